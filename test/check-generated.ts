@@ -6,9 +6,13 @@ import { readFileSync } from 'node:fs';
 const GENERATED = ['proto/gen', 'crds/gen', 'charts/lathe/templates/crds', 'docs/reference'];
 
 function digests(): Map<string, string> {
-  const listed = execFileSync('git', ['ls-files', '-z', '--cached', '--others', '--exclude-standard', '--', ...GENERATED], {
-    encoding: 'utf8',
-  });
+  const listed = execFileSync(
+    'git',
+    ['ls-files', '-z', '--cached', '--others', '--exclude-standard', '--', ...GENERATED],
+    {
+      encoding: 'utf8',
+    },
+  );
   const files = listed.split('\0').filter((file) => file !== '');
   return new Map(
     files.map((file) => {

@@ -8,7 +8,11 @@ const CHECKS: readonly Check[] = [
   { name: 'lint', command: ['oxlint', '--deny-warnings'], mend: 'npx oxlint --fix mends some' },
   { name: 'format', command: ['oxfmt', '--check', '.'], mend: 'npm run format' },
   { name: 'protocol', command: ['buf', 'lint'] },
-  { name: 'generated files', command: ['node', 'test/check-generated.ts'], mend: 'npm run generate, and commit what it changes' },
+  {
+    name: 'generated files',
+    command: ['node', 'test/check-generated.ts'],
+    mend: 'npm run generate, and commit what it changes',
+  },
   { name: 'unused files and dependencies', command: ['knip', '--no-progress'] },
 ];
 
@@ -20,7 +24,9 @@ for (const { name, command, mend } of CHECKS) {
   const run = spawnSync(program, args, { encoding: 'utf8', maxBuffer: 64 << 20 });
   const ok = run.status === 0;
   if (!ok) failed += 1;
-  process.stdout.write(`${ok ? 'ok    ' : 'FAILED'} ${name} (${((performance.now() - started) / 1000).toFixed(1)} s)\n`);
+  process.stdout.write(
+    `${ok ? 'ok    ' : 'FAILED'} ${name} (${((performance.now() - started) / 1000).toFixed(1)} s)\n`,
+  );
   if (!ok) {
     process.stdout.write(`${run.stdout ?? ''}${run.stderr ?? ''}${run.error?.message ?? ''}\n`);
     if (mend !== undefined) process.stdout.write(`  next: ${mend}\n`);

@@ -1,0 +1,53 @@
+/** What our processes read from their environment, parsed once. The chart writes these; `docs/guides` lists them. */
+import { z } from 'zod';
+import { PermanentError } from './errors.ts';
+
+const logLevel = z.enum(['debug', 'info', 'warn', 'error']).default('info');
+const port = (fallback: number) => z.coerce.number().int().min(0).max(65_535).default(fallback);
+
+const migrateSchema = z.object({
+  LATHE_DATABASE_URL: z.string().min(1),
+  LATHE_LOG_LEVEL: logLevel,
+});
+
+const operatorSchema = migrateSchema.extend({
+  /** The install namespace: Leases, Secrets and Scripted models' ConfigMaps are there. */
+  LATHE_NAMESPACE: z.string().min(1),
+  /** Who we are in the Lease: the pod's name. */
+  POD_NAME: z.string().min(1),
+  LATHE_TURNS_SERVICE: z.string().min(1).default('lathe-turns'),
+  LATHE_RUNTIME_IMAGE: z.string().min(1),
+  LATHE_SANDBOX_IMAGE: z.string().min(1),
+  LATHE_HEALTH_PORT: port(8080),
+});
+
+const turnsSchema = migrateSchema.extend({
+  LATHE_NAMESPACE: z.string().min(1),
+  /** Other replicas and brokers reach this one here. */
+  POD_IP: z.string().min(1),
+  LATHE_TURNS_SERVICE: z.string().min(1).default('lathe-turns'),
+  LATHE_SANDBOX_PORT: port(8443),
+  LATHE_TURNS_PORT: port(8444),
+  LATHE_HEALTH_PORT: port(8080),
+  LATHE_TURN_CONCURRENCY: z.coerce.number().int().min(1).max(10_000).default(200),
+});
+
+export type MigrateConfig = z.infer<typeof migrateSchema>;
+export type OperatorConfig = z.infer<typeof operatorSchema>;
+export type TurnsConfig = z.infer<typeof turnsSchema>;
+type Environment = Readonly<Record<string, string | undefined>>;
+
+export const readMigrateConfig = (env: Environment): MigrateConfig => read(migrateSchema, env);
+export const readOperatorConfig = (env: Environment): OperatorConfig => read(operatorSchema, env);
+export const readTurnsConfig = (env: Environment): TurnsConfig => read(turnsSchema, env);
+
+/** @throws PermanentError naming every variable that is missing or wrong, never a value (some are secrets) */
+function read<T extends z.ZodType>(schema: T, env: Environment): z.infer<T> {
+  const parsed = schema.safeParse(env);
+  if (parsed.success) return parsed.data;
+  const faults = parsed.error.issues.map((issue) => `${issue.path.join('.')}: ${issue.message}`);
+  throw new PermanentError(
+    'InvalidConfiguration',
+    `the environment of this process is not usable (${faults.join('; ')}); set these variables in the chart's values`,
+  );
+}
