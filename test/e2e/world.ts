@@ -61,7 +61,10 @@ export function useWorld(title: string): World {
     get: (kind, name, where = namespace) => kubectl.json<Seen>(['-n', where, 'get', kind, name]),
     list: async (kind, selector, where = namespace) => {
       const found = await kubectl.json<{ items: Seen[] }>([
-        ...['-n', where, 'get', kind],
+        '-n',
+        where,
+        'get',
+        kind,
         ...(selector === undefined ? [] : ['-l', selector]),
       ]);
       return found.items;
