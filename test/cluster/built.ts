@@ -51,7 +51,8 @@ export async function builtUp(name: string, say: Say, signal: AbortSignal): Prom
   await networkUp(layout, signal);
   await cgroupsUp(layout);
   await writeContainerConfig(layout, programs);
-  for (const [file, text] of Object.entries(controlPlaneFiles(layout))) await writeFile(join(layout.root, file), text);
+  for (const [file, text] of Object.entries(controlPlaneFiles(layout)))
+    await writeIfChanged(join(layout.root, file), text);
   for (const program of dead) {
     signal.throwIfAborted();
     await startProcess(layout, program.name, program.command, program.env);
@@ -59,6 +60,11 @@ export async function builtUp(name: string, say: Say, signal: AbortSignal): Prom
     if (program.name === 'containerd') await importBaseImages(layout, programs, signal);
   }
   await usable(layout, programs, signal);
+  for (const program of await deadOf(layout, wanted)) {
+    throw new Error(
+      `${program.name} of cluster ${name} ended soon after its start:\n${await lastLines(layout, program.name)}`,
+    );
+  }
   say(`cluster ${name} is up: ${((performance.now() - began) / 1000).toFixed(1)} s`);
   return cluster;
 }
@@ -121,6 +127,11 @@ async function slotOf(name: string): Promise<number> {
 async function knownSlot(name: string): Promise<number | undefined> {
   const text = await readFile(join(stateRoot, name, 'slot'), 'utf8').catch(() => undefined);
   return text === undefined ? undefined : Number(text);
+}
+
+/** kube-proxy ends itself when its file is written, be it the same. */
+async function writeIfChanged(path: string, text: string): Promise<void> {
+  if ((await readFile(path, 'utf8').catch(() => undefined)) !== text) await writeFile(path, text);
 }
 
 async function deadOf(layout: Layout, wanted: readonly Program[]): Promise<readonly Program[]> {

@@ -157,23 +157,23 @@ export function controlPlane(layout: Layout, bin: Binaries): readonly Program[] 
     ]),
     program('local-path-provisioner', [
       ...[
+        'start',
         '--kubeconfig',
         layout.kubeconfig,
-        'start',
         '--config',
         join(layout.root, 'local-path.json'),
         '--namespace',
         'kube-system',
       ],
+      ...['--helper-image', BUSYBOX_IMAGE, '--helper-pod-file', join(layout.root, 'local-path-helper.yaml')],
       ...[
-        '--helper-image',
-        BUSYBOX_IMAGE,
-        '--helper-pod-file',
-        join(layout.root, 'local-path-helper.yaml'),
         '--configmap-name',
         'local-path-config',
+        '--service-account-name',
+        'default',
+        '--provisioner-name',
+        'rancher.io/local-path',
       ],
-      ...['--service-account-name', 'default', '--provisioner-name', 'rancher.io/local-path'],
     ]),
   ];
 }
