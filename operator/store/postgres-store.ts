@@ -1,0 +1,34 @@
+/** The store on Postgres: the query families, each in a file of its own, on one work and one bulk pool. */
+import { blobQueries } from './blobs.ts';
+import { commitQueries } from './commits.ts';
+import { openDatabase, type Database } from './database.ts';
+import { eventQueries } from './events.ts';
+import { fileQueries } from './files.ts';
+import { ownershipQueries } from './ownership.ts';
+import { sandboxQueries } from './sandboxes.ts';
+import { turnQueries } from './turns.ts';
+import type { WorkspaceStore } from './workspace-store.ts';
+
+export type PostgresStore = WorkspaceStore & Readonly<{ database: Database; close(): Promise<void> }>;
+
+/** Connects at first use. `close` may be called twice. */
+export function openPostgresStore(url: string, name: string): PostgresStore {
+  // CONTRACTS 5: a heartbeat never waits for work, work never for bulk.
+  const heartbeat = openDatabase(url, { size: 1, name: `${name} heartbeat` });
+  const work = openDatabase(url, { size: 15, name });
+  const bulk = openDatabase(url, { size: 4, name: `${name} bulk` });
+  const blobs = blobQueries(bulk);
+  let closed: Promise<unknown> | undefined;
+  return {
+    database: work,
+    ...ownershipQueries(work),
+    heartbeat: ownershipQueries(heartbeat).heartbeat,
+    ...commitQueries(work, blobs.putBlobs),
+    ...eventQueries(work),
+    ...fileQueries(work),
+    ...blobs,
+    ...turnQueries(work),
+    ...sandboxQueries(work),
+    close: async () => void (await (closed ??= Promise.all([heartbeat.close(), work.close(), bulk.close()]))),
+  };
+}

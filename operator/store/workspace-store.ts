@@ -1,0 +1,124 @@
+/** What the harness and the sandboxes need of a store (AD1). `test/integration/store/conformance.ts` says what each promises. */
+import type {
+  Change,
+  ClassRow,
+  ExecutionRow,
+  FileEntry,
+  Lease,
+  LogEvent,
+  NewEvent,
+  SandboxRow,
+  Termination,
+  TurnRow,
+  TurnUpdate,
+  Usage,
+  WorkspaceRow,
+} from './rows.ts';
+
+export type Owner = Readonly<{ replica: string; address: string }>;
+export type Dispatch = Readonly<{
+  id: string;
+  command: string;
+  timeoutMs: number;
+  sandbox: string;
+  boot: string;
+  turn?: string;
+  session?: string;
+  toolUseId?: string;
+  actor?: string;
+  idempotencyKey?: string;
+}>;
+export type Commit = Readonly<{
+  /** Absent: files or events alone. */
+  execution?: Readonly<{
+    id: string;
+    sandbox: string;
+    boot: string;
+    state: 'done' | 'unknown';
+    result: unknown;
+    outputSha256?: Buffer;
+  }>;
+  changes: readonly Change[];
+  events: readonly NewEvent[];
+  turn?: TurnUpdate;
+  usage?: Usage & Readonly<{ turn: string }>;
+}>;
+/** Conflicts: paths whose version was not the change's base; they were left as they are. */
+export type Committed = Readonly<{ head: bigint; firstSeq: bigint; lastSeq: bigint; conflicts: readonly string[] }>;
+export type Claim = Readonly<{ turn: TurnRow; workspace: WorkspaceRow; lease: Lease }>;
+export type SeedEntry = Readonly<{ path: string; executable: boolean; content: Buffer }>;
+export type SeedClaim = Readonly<{ workspace: WorkspaceRow; lease: Lease; entries: readonly SeedEntry[] }>;
+export type FileDifference = Readonly<{ path: string; before?: FileEntry; after?: FileEntry }>;
+export type Attach = Readonly<{
+  sandbox: string;
+  podUid: string;
+  boot: string;
+  replica: string;
+  facts: Readonly<Record<string, string>>;
+}>;
+
+/**
+ * Whatever takes a lease throws FenceLost, having written nothing, once the lease is not held any more. All throw
+ * TransientError StoreUnavailable when the store can't be reached; what was asked may then have happened or not.
+ */
+export interface WorkspaceStore {
+  heartbeat(replica: Owner, signal?: AbortSignal): Promise<{ incarnation: bigint }>;
+  /** The lease, or who has it. Waits for a commit of the owner that is under way. */
+  acquire(workspace: string, replica: string, signal?: AbortSignal): Promise<{ lease: Lease } | { owner: Owner }>;
+  release(lease: Lease, signal?: AbortSignal): Promise<void>;
+  /** A clean stop: everything it owns, and its heartbeat. */
+  releaseAll(replica: string, signal?: AbortSignal): Promise<void>;
+
+  /** Commits `dispatched` before anything is sent. `existing`: this id or idempotency key was dispatched before. */
+  dispatch(
+    lease: Lease,
+    x: Dispatch,
+    events: readonly NewEvent[],
+    signal?: AbortSignal,
+  ): Promise<{ head: bigint; existing?: string }>;
+  /** THE commit (CONTRACTS 2). @throws ExecutionNotDispatched */
+  commit(lease: Lease, commit: Commit, signal?: AbortSignal): Promise<Committed>;
+  getExecution(id: string, signal?: AbortSignal): Promise<ExecutionRow | undefined>;
+  openExecutions(workspace: string, signal?: AbortSignal): Promise<readonly ExecutionRow[]>;
+
+  /** At most `limit` (1,000) in order of seq. */
+  readEvents(
+    workspace: string,
+    filter: Readonly<{ after?: bigint; session?: string; turn?: string; limit?: number }>,
+    signal?: AbortSignal,
+  ): Promise<readonly LogEvent[]>;
+
+  /** Pages of 2,000, ordered by path; at the head, or at a version. */
+  tree(workspace: string, version: bigint | undefined, signal?: AbortSignal): AsyncIterable<readonly FileEntry[]>;
+  head(workspace: string, signal?: AbortSignal): Promise<{ head: bigint; files: bigint; bytes: bigint }>;
+  changesBetween(workspace: string, from: bigint, to: bigint, signal?: AbortSignal): Promise<readonly FileDifference[]>;
+  /** Hex of those that a version of this workspace has; of other workspaces nothing is told. */
+  knownHashes(workspace: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlySet<string>>;
+  /** Hashed here; what is there already is kept. */
+  putBlobs(tenant: string, contents: readonly Buffer[], signal?: AbortSignal): Promise<readonly Buffer[]>;
+  /** @throws PermanentError NotFound */
+  readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal): AsyncIterable<Buffer>;
+
+  /** The next turn that may run, its workspace's lease with it: queued, or running under an owner that is gone. */
+  claimTurn(replica: string, signal?: AbortSignal): Promise<Claim | undefined>;
+  claimSeed(replica: string, signal?: AbortSignal): Promise<SeedClaim | undefined>;
+  finishSeed(lease: Lease, error: string | undefined, signal?: AbortSignal): Promise<void>;
+  getTurn(id: string, signal?: AbortSignal): Promise<TurnRow | undefined>;
+  findTurn(workspace: string, name: string, signal?: AbortSignal): Promise<TurnRow | undefined>;
+  getWorkspace(id: string, signal?: AbortSignal): Promise<WorkspaceRow | undefined>;
+  findWorkspace(namespace: string, name: string, signal?: AbortSignal): Promise<WorkspaceRow | undefined>;
+  getClass(name: string, signal?: AbortSignal): Promise<ClassRow | undefined>;
+  /** Ids of turns whose cancelling was asked for and that have not ended. */
+  cancelRequests(turns: readonly string[], signal?: AbortSignal): Promise<readonly string[]>;
+
+  /** Asks the operator for a pod; idempotent. */
+  demandSandbox(workspace: string, signal?: AbortSignal): Promise<SandboxRow>;
+  getSandbox(workspace: string, signal?: AbortSignal): Promise<SandboxRow | undefined>;
+  /** Undefined: the row names another pod, or none. */
+  attachSandbox(
+    attach: Attach,
+    signal?: AbortSignal,
+  ): Promise<{ sandbox: SandboxRow; workspace: WorkspaceRow } | undefined>;
+  detachSandbox(sandbox: string, replica: string, signal?: AbortSignal): Promise<void>;
+  terminations(sandbox: string, podUid: string, signal?: AbortSignal): Promise<readonly Termination[]>;
+}
