@@ -1,0 +1,134 @@
+/** What people declared, mirrored into rows. */
+import type { ControlStore } from './control-store.ts';
+import type { Database } from './database.ts';
+import { newId } from './ids.ts';
+import type { SeedState } from './rows.ts';
+
+export function specQueries(
+  db: Database,
+): Pick<
+  ControlStore,
+  | 'upsertTenant'
+  | 'upsertClass'
+  | 'upsertWorkspace'
+  | 'putSeed'
+  | 'markWorkspaceDeleted'
+  | 'findWorkspaceByUid'
+  | 'upsertTurn'
+  | 'cancelTurn'
+> {
+  return {
+    upsertTenant: async ({ namespace, namespaceUid }) => {
+      const [row] = await db.query<{ id: string }>(
+        'tenant',
+        `INSERT INTO tenant (id, namespace, namespace_uid) VALUES ($1, $2, $3)
+         ON CONFLICT (namespace_uid) DO UPDATE SET namespace = excluded.namespace RETURNING id`,
+        [newId(), namespace, namespaceUid],
+      );
+      if (row === undefined) throw new Error('a tenant was neither made nor found');
+      return row.id;
+    },
+    upsertClass: async (c) => {
+      await db.query(
+        'class-put',
+        `INSERT INTO class (name, uid, generation, spec) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (name) DO UPDATE SET uid = excluded.uid, generation = excluded.generation, spec = excluded.spec`,
+        [c.name, c.uid, c.generation, JSON.stringify(c.spec)],
+      );
+    },
+    upsertWorkspace: (w) =>
+      db.transaction(async (query) => {
+        await query(
+          'workspace-replace',
+          'UPDATE workspace SET deleted_at = now() WHERE namespace = $1 AND name = $2 AND uid <> $3 AND deleted_at IS NULL',
+          [w.namespace, w.name, w.uid],
+        );
+        const [row] = await query<{ id: string; seed_state: SeedState }>(
+          'workspace-put',
+          `INSERT INTO workspace (id, tenant, namespace, name, uid, generation, class, spec, effective, seed_state)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+           ON CONFLICT (uid) DO UPDATE SET generation = excluded.generation, class = excluded.class, spec = excluded.spec, effective = excluded.effective
+           RETURNING id, seed_state`,
+          [
+            newId(),
+            w.tenant,
+            w.namespace,
+            w.name,
+            w.uid,
+            w.generation,
+            w.class,
+            JSON.stringify(w.spec),
+            JSON.stringify(w.effective),
+            w.hasSeed ? 'Pending' : 'None',
+          ],
+        );
+        if (row === undefined) throw new Error('a workspace was neither made nor found');
+        await query('workspace-dirty', "SELECT mark_dirty('workspace', $1)", [row.id]);
+        return row;
+      }),
+    putSeed: (workspace, entries) =>
+      db.transaction(async (query) => {
+        const [row] = await query<{ id: string }>(
+          'seed-awaited',
+          "SELECT id FROM workspace WHERE id = $1 AND seed_state = 'Pending' FOR UPDATE",
+          [workspace],
+        );
+        if (row === undefined) return;
+        await query(
+          'seed-put',
+          `INSERT INTO seed (workspace, path, executable, content) SELECT $1, * FROM unnest($2::text[], $3::boolean[], $4::bytea[])
+           ON CONFLICT (workspace, path) DO UPDATE SET executable = excluded.executable, content = excluded.content`,
+          [workspace, entries.map((e) => e.path), entries.map((e) => e.executable), entries.map((e) => e.content)],
+        );
+        await query('seed-ready', "UPDATE workspace SET seed_state = 'Ready' WHERE id = $1", [workspace]);
+        await query('notify-turn', "SELECT pg_notify('lathe_turn', '')", []);
+      }),
+    markWorkspaceDeleted: async (uid) => {
+      await db.query(
+        'workspace-deleted',
+        'UPDATE workspace SET deleted_at = now() WHERE uid = $1 AND deleted_at IS NULL',
+        [uid],
+      );
+      await db.query('notify-turn', "SELECT pg_notify('lathe_turn', '')", []);
+    },
+    findWorkspaceByUid: async (uid) =>
+      (
+        await db.query<{ id: string; name: string; namespace: string }>(
+          'workspace-by-uid',
+          'SELECT id, name, namespace FROM workspace WHERE uid = $1',
+          [uid],
+        )
+      )[0],
+    upsertTurn: async (t) => {
+      const [row] = await db.query<{ id: string; created: boolean }>(
+        'turn-put',
+        `WITH made AS (
+           INSERT INTO turn (id, workspace, name, uid, session, spec, spec_hash, phase) VALUES ($1, $2, $3, $4, $5, $6, $7, 'Queued')
+           ON CONFLICT (uid) DO NOTHING RETURNING id
+         ), session AS (
+           INSERT INTO session (workspace, name) SELECT $2, $5 FROM made ON CONFLICT DO NOTHING
+         )
+         SELECT id, true AS created FROM made UNION ALL SELECT id, false FROM turn WHERE uid = $4`,
+        [newId(), t.workspace, t.name, t.uid, t.spec.session ?? 'main', JSON.stringify(t.spec), t.specHash],
+      );
+      if (row === undefined) throw new Error('a turn was neither made nor found');
+      if (row.created) {
+        await db.query('turn-dirty', "SELECT mark_dirty('turn', $1)", [row.id]);
+        await db.query('notify-turn', "SELECT pg_notify('lathe_turn', '')", []);
+      }
+      return row;
+    },
+    cancelTurn: async (uid) => {
+      await db.query(
+        'turn-cancel',
+        `UPDATE turn SET cancel_requested = true,
+           phase = CASE phase WHEN 'Queued' THEN 'Cancelled' ELSE phase END,
+           reason = CASE phase WHEN 'Queued' THEN 'TurnDeleted' ELSE reason END,
+           finished_at = CASE phase WHEN 'Queued' THEN now() ELSE finished_at END
+         WHERE uid = $1 AND phase IN ('Queued', 'Running')`,
+        [uid],
+      );
+      await db.query('notify-turn', "SELECT pg_notify('lathe_turn', '')", []);
+    },
+  };
+}
