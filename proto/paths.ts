@@ -10,8 +10,17 @@ export const MAX_PATH_BYTES = 4_096;
 export const MAX_SEGMENT_BYTES = 255;
 export const WORKSPACE_DIR = '/workspace';
 
-/** Nothing is rewritten but the prefix, doubled slashes and `.` segments; what names a parent is refused first. */
+/** Of what a person or program names. Nothing is rewritten but the prefix, doubled slashes and `.` segments. */
 export function normalisePath(input: string | Uint8Array): PathResult {
+  const result = canonicalPath(input);
+  const absolute = typeof input === 'string' ? input.startsWith('/') : input[0] === 0x2f;
+  if ('refused' in result || !absolute) return result;
+  if (result.path === WORKSPACE_DIR) return { refused: `path ${escapeName(input)} names no file` };
+  return result.path.startsWith(`${WORKSPACE_DIR}/`) ? { path: result.path.slice(WORKSPACE_DIR.length) } : result;
+}
+
+/** Of what is within the tree already (`/workspace/x` is then in a folder of that name). What names a parent is refused first. */
+export function canonicalPath(input: string | Uint8Array): PathResult {
   const refuse = (why: string): PathResult => ({ refused: `path ${escapeName(input)} ${why}` });
   if (typeof input !== 'string' && !isUtf8(input)) return refuse('is not UTF-8');
   const text = typeof input === 'string' ? input : Buffer.from(input).toString('utf8');
@@ -22,7 +31,6 @@ export function normalisePath(input: string | Uint8Array): PathResult {
   // Before anything is normalised: `a/../b` would come back inside, and is refused all the same.
   if (segments.includes('..')) return refuse('has a .. segment');
   const kept = segments.filter((segment) => segment !== '' && segment !== '.');
-  if (text.startsWith('/') && kept[0] === WORKSPACE_DIR.slice(1)) kept.shift();
   if (kept.length === 0) return refuse('names no file');
   if (kept.some((segment) => Buffer.byteLength(segment) > MAX_SEGMENT_BYTES))
     return refuse(`has a segment longer than ${MAX_SEGMENT_BYTES} bytes`);
