@@ -5,7 +5,8 @@ import { readFrames, writeFrame, type Frame } from '../frames.ts';
 import type { Broker, GuestLink } from './broker.ts';
 
 export async function serveGuest(path: string, broker: Broker): Promise<Server> {
-  let bulk: Socket | undefined;
+  let bulk = Promise.withResolvers<Socket>();
+  let bulkSocket: Socket | undefined;
   const server = createServer((socket) => void serve(socket).catch(() => socket.destroy()));
   await rm(path, { force: true });
   await new Promise<void>((resolve, reject) => server.once('error', reject).listen(path, resolve));
@@ -21,14 +22,20 @@ export async function serveGuest(path: string, broker: Broker): Promise<Server> 
           link = linkOf(socket);
           broker.attachGuest(link, frame.value);
         } else if (frame.$case === 'content') {
-          if (frame.value.sha256.length === 0) bulk = socket;
+          if (frame.value.sha256.length === 0) {
+            bulkSocket = socket;
+            bulk.resolve(socket);
+          }
           else await broker.contentFromGuest(frame.value);
         } else if (frame.$case === 'up' && frame.value.message !== undefined && link !== undefined)
           broker.fromGuest(frame.value.message);
       }
     } finally {
       if (link !== undefined) broker.detachGuest(link);
-      if (bulk === socket) bulk = undefined;
+      if (bulkSocket === socket) {
+        bulkSocket = undefined;
+        bulk = Promise.withResolvers();
+      }
       socket.destroy();
     }
   }
@@ -37,9 +44,8 @@ export async function serveGuest(path: string, broker: Broker): Promise<Server> 
     return {
       // Bounded by what the owner sends: one command at a time, its tree in pages.
       send: (frame: Frame) => void writeFrame(control, frame),
-      content: async (content) => {
-        if (bulk !== undefined) await writeFrame(bulk, { $case: 'content', value: content });
-      },
+      // Its connection may be a moment behind the control's.
+      content: async (content) => await writeFrame(bulkSocket ?? (await bulk.promise), { $case: 'content', value: content }),
     };
   }
 }

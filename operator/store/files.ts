@@ -6,7 +6,9 @@ import type { WorkspaceStore } from './workspace-store.ts';
 const PAGE = 2_000;
 const COLUMNS = 'path, version, kind, executable, size, sha256, target';
 
-export function fileQueries(db: Database): Pick<WorkspaceStore, 'tree' | 'head' | 'changesBetween' | 'knownHashes'> {
+export function fileQueries(
+  db: Database,
+): Pick<WorkspaceStore, 'tree' | 'head' | 'entriesAt' | 'changesBetween' | 'knownHashes'> {
   return {
     tree: async function* (workspace, version, signal) {
       for (let after = ''; ;) {
@@ -42,6 +44,17 @@ export function fileQueries(db: Database): Pick<WorkspaceStore, 'tree' | 'head' 
         signal,
       );
       return row ?? { head: 0n, files: 0n, bytes: 0n };
+    },
+    entriesAt: async (workspace, paths, version, signal) => {
+      if (paths.length === 0) return new Map();
+      const rows = await db.query<FileEntry & { kind: string }>(
+        'entries-at',
+        `SELECT DISTINCT ON (path) ${COLUMNS} FROM file_version WHERE workspace = $1 AND path = ANY($2::text[]) AND version <= $3
+         ORDER BY path, version DESC`,
+        [workspace, paths, version],
+        signal,
+      );
+      return new Map(rows.filter((row) => (row.kind as string) !== 'deleted').map((row) => [row.path, row]));
     },
     changesBetween: async (workspace, from, to, signal) => {
       const rows = await db.query<FileEntry & { side: 'before' | 'after' }>(

@@ -91,6 +91,13 @@ export interface WorkspaceStore {
   /** Pages of 2,000, ordered by path; at the head, or at a version. */
   tree(workspace: string, version: bigint | undefined, signal?: AbortSignal): AsyncIterable<readonly FileEntry[]>;
   head(workspace: string, signal?: AbortSignal): Promise<{ head: bigint; files: bigint; bytes: bigint }>;
+  /** These paths as they were at a version; what was not there is left out. */
+  entriesAt(
+    workspace: string,
+    paths: readonly string[],
+    version: bigint,
+    signal?: AbortSignal,
+  ): Promise<ReadonlyMap<string, FileEntry>>;
   changesBetween(workspace: string, from: bigint, to: bigint, signal?: AbortSignal): Promise<readonly FileDifference[]>;
   /** Hex of those that a version of this workspace has; of other workspaces nothing is told. */
   knownHashes(workspace: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlySet<string>>;

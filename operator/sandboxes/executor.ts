@@ -1,0 +1,456 @@
+/**
+ * The way of one command (ARCHITECTURE 2): dispatched is committed before anything is sent; what comes back is checked,
+ * committed in one transaction with the result, and only then is the sandbox told. After a crash the same code goes on.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { DEFAULTS } from '../../crds/defaults.ts';
+import { OutputStream, type Finished } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
+import { TransientError } from '../errors.ts';
+import { headTail } from '../files/head-tail.ts';
+import { FenceLost } from '../store/database.ts';
+import type { ExecutionRow } from '../store/rows.ts';
+import type { WorkspaceStore } from '../store/workspace-store.ts';
+import type { Logger } from '../telemetry/log.ts';
+import { collect, putBack, type Collected } from './collect.ts';
+import { outcomeSchema, unknownOutcome, type Outcome } from './outcome.ts';
+import type { OwnedWorkspace, Ownership } from './ownership.ts';
+import type { SandboxProvider } from './provider.ts';
+import { WINDOW_BYTES, type Meeting, type News, type Session } from './session.ts';
+import { syncTo } from './sync.ts';
+
+export type ExecRequest = Readonly<{
+  id: string;
+  command: string;
+  timeoutMs: number;
+  stdin?: Buffer;
+  turn?: string;
+  session?: string;
+  toolUseId?: string;
+  actor?: string;
+  idempotencyKey?: string;
+}>;
+export type OutputChunk = Readonly<{ stderr: boolean; offset: bigint; data: Buffer }>;
+export type OnOutput = (chunk: OutputChunk) => void;
+export type Executor = Readonly<{
+  /** To its committed end. Aborting `signal` cancels the command and still waits for how it ended. @throws FenceLost */
+  run(
+    owned: OwnedWorkspace,
+    request: ExecRequest,
+    onOutput: OnOutput,
+    signal: AbortSignal,
+  ): Promise<Outcome & { execution: string }>;
+  /** The same for one that was dispatched before, by us or by an owner that is gone. */
+  adopt(
+    owned: OwnedWorkspace,
+    execution: string,
+    onOutput: OnOutput,
+    signal: AbortSignal,
+  ): Promise<Outcome & { execution: string }>;
+}>;
+export type ExecutorDeps = Readonly<{
+  store: WorkspaceStore;
+  ownership: Ownership;
+  provider: SandboxProvider;
+  meeting: (workspace: string) => Meeting;
+  log: Logger;
+}>;
+
+const GRACE_MS = 5_000;
+/** How long a termination of the container is waited for, to say why the guest is gone (ARCHITECTURE 1). */
+const TERMINATION_MS = 5_000;
+/** How long a broker that was attached may stay away before its pod is asked for anew. */
+const REATTACH_MS = 3_000;
+
+export function createExecutor(deps: ExecutorDeps): Executor {
+  const { store, ownership, log } = deps;
+  const guarded = async <T>(owned: OwnedWorkspace, work: () => Promise<T>): Promise<T> => {
+    try {
+      return await ownership.using(owned, () => owned.exclusive(work));
+    } catch (error) {
+      if (error instanceof FenceLost) ownership.lost(owned);
+      throw error;
+    }
+  };
+
+  return {
+    run: (owned, request, onOutput, signal) =>
+      guarded(owned, async () => {
+        const meeting = deps.meeting(owned.workspace.id);
+        const session = await readySession(deps, owned, meeting, AbortSignal.any([signal, owned.signal]));
+        const row = {
+          id: request.id,
+          command: request.command,
+          timeoutMs: request.timeoutMs,
+          sandbox: session.sandbox,
+          boot: session.boot,
+          ...pick(request, ['turn', 'session', 'toolUseId', 'actor', 'idempotencyKey']),
+        };
+        const event = {
+          ...about(request, request.id),
+          type: 'execution.dispatched',
+          v: 1,
+          payload: {
+            command: request.command,
+            timeoutMs: request.timeoutMs,
+            sandbox: session.sandbox,
+            boot: session.boot,
+            ...pick(request, ['toolUseId']),
+          },
+        };
+        // From here on what the sandbox says of it is kept, so nothing can come too early.
+        meeting.watch(request.id);
+        const { existing } = await store.dispatch(owned.lease, row, [event]).catch((error: unknown) => {
+          meeting.unwatch(request.id);
+          throw error;
+        });
+        if (existing !== undefined) {
+          if (existing !== request.id) meeting.unwatch(request.id);
+          return await known(owned, existing, onOutput, signal);
+        }
+        send(
+          session,
+          owned,
+          { id: request.id, command: request.command, timeout_ms: request.timeoutMs },
+          request.stdin,
+        );
+        return await follow(owned, { ...row, stdin: request.stdin }, session, onOutput, signal);
+      }),
+    adopt: (owned, execution, onOutput, signal) => guarded(owned, () => known(owned, execution, onOutput, signal)),
+  };
+
+  async function known(
+    owned: OwnedWorkspace,
+    id: string,
+    onOutput: OnOutput,
+    signal: AbortSignal,
+  ): Promise<Outcome & { execution: string }> {
+    const row = await store.getExecution(id);
+    if (row === undefined) throw new Error(`execution ${id} is not there`);
+    if (row.state !== 'dispatched') return { ...outcomeSchema.parse(row.result), execution: id };
+    const meeting = deps.meeting(owned.workspace.id);
+    const fresh = !meeting.isWatched(id);
+    const inbox = meeting.watch(id);
+    if (fresh && meeting.session !== undefined) {
+      // It attached before anybody watched: what it has of this, it sends once it is asked by name.
+      const { session } = meeting;
+      inbox.push({
+        $case: 'attached',
+        session,
+        knows: session.hello.inventory.some((s) => s.execution === id),
+        boot: session.boot,
+      });
+    }
+    await deps.provider.ensure(owned.workspace, AbortSignal.any([signal, owned.signal]));
+    return await follow(owned, { ...rowOf(row), stdin: undefined }, undefined, onOutput, signal);
+  }
+
+  /** Takes the news of one execution until it can be committed. */
+  async function follow(
+    owned: OwnedWorkspace,
+    x: Dispatched,
+    first: Session | undefined,
+    onOutput: OnOutput,
+    signal: AbortSignal,
+  ): Promise<Outcome & { execution: string }> {
+    const meeting = deps.meeting(owned.workspace.id);
+    const inbox = meeting.watch(x.id);
+    const output: Buffer[] = [];
+    let received = 0n;
+    let granted = BigInt(WINDOW_BYTES);
+    let finished: Finished | undefined;
+    const offers: Extract<News, { $case: 'offer' }>['value'][] = [];
+    let session = first;
+    const cancel = () => (session ?? meeting.session)?.send({ $case: 'cancel', value: { execution: x.id } });
+    signal.addEventListener('abort', cancel, { once: true });
+    if (signal.aborted) cancel();
+    const summary = () => {
+      const all = Buffer.concat(output);
+      return { ...headTail(all, DEFAULTS.output.modelBytes), outputBytes: all.length };
+    };
+    const watchdog = ensureWhileAway(owned, meeting);
+    try {
+      for (;;) {
+        const news = await inbox.next(owned.signal);
+        switch (news.$case) {
+          case 'output': {
+            output.push(news.value.data);
+            onOutput({
+              stderr: news.value.stream === OutputStream.OUTPUT_STREAM_STDERR,
+              offset: news.value.offset,
+              data: news.value.data,
+            });
+            received = news.value.offset + BigInt(news.value.data.length);
+            if (granted - received < BigInt(WINDOW_BYTES) / 2n) {
+              granted = received + BigInt(WINDOW_BYTES);
+              (session ?? meeting.session)?.send({
+                $case: 'credit',
+                value: { execution: x.id, outputCredit: granted },
+              });
+            }
+            break;
+          }
+          case 'attached':
+            session = news.session;
+            if (news.knows) {
+              if (signal.aborted) cancel();
+            } else if (news.boot === x.boot)
+              send(session, owned, { id: x.id, command: x.command, timeout_ms: x.timeoutMs }, x.stdin);
+            else
+              return await giveUp(
+                'SandboxLost',
+                'its sandbox was replaced while it ran; what it did in the workspace is not kept',
+                session,
+              );
+            break;
+          case 'lost': {
+            const [reason, message] = await whyLost(session ?? meeting.session, news.value.reason);
+            return await giveUp(reason, message, session ?? meeting.session);
+          }
+          case 'finished':
+            finished ??= news.value;
+            break;
+          case 'offer':
+            if (offers.at(-1)?.last === true) offers.length = 0;
+            offers.push(news.value);
+            break;
+        }
+        if (finished !== undefined && offers.at(-1)?.last === true) {
+          const collected = await take(finished, (session ?? meeting.session) as Session | undefined);
+          if (collected !== undefined) return collected;
+        }
+      }
+    } finally {
+      watchdog[Symbol.dispose]();
+      signal.removeEventListener('abort', cancel);
+      meeting.unwatch(x.id);
+    }
+
+    /** Undefined: the sandbox went away in the middle; it attaches again and offers again. */
+    async function take(
+      end: Finished,
+      from: Session | undefined,
+    ): Promise<(Outcome & { execution: string }) | undefined> {
+      let collected: Collected;
+      try {
+        collected = await collect({ store, owned, meeting, session: from, execution: x.id, offers }, owned.signal);
+      } catch (error) {
+        if (!(error instanceof TransientError) || error.reason !== 'SandboxLost') throw error;
+        offers.length = 0;
+        return undefined;
+      }
+      const all = Buffer.concat(output);
+      const outcome: Outcome = {
+        state: 'done',
+        ...(end.exitCode === undefined ? {} : { exitCode: end.exitCode }),
+        ...(end.signal === '' ? {} : { signal: end.signal }),
+        timedOut: end.timedOut,
+        cancelled: end.cancelled,
+        outOfMemory: end.outOfMemory,
+        ...headTail(all, DEFAULTS.output.modelBytes),
+        outputBytes: all.length,
+        droppedBytes: Number(end.droppedBytes),
+        files: { ...collected.files, paths: [...collected.files.paths] },
+        refused: [...collected.refused],
+        runMs: end.runMs,
+        ...(end.error === '' ? {} : { reason: 'SandboxLost', message: end.error }),
+      };
+      return await commit(outcome, collected, all, from);
+    }
+
+    async function giveUp(
+      reason: string,
+      message: string,
+      from: Session | undefined,
+    ): Promise<Outcome & { execution: string }> {
+      log.warn('the outcome of an execution is unknown', { execution: x.id, workspace: owned.workspace.id, reason });
+      return await commit(unknownOutcome(reason, message, summary()), undefined, Buffer.concat(output), from);
+    }
+
+    async function commit(
+      outcome: Outcome,
+      collected: Collected | undefined,
+      all: Buffer,
+      from: Session | undefined,
+    ): Promise<Outcome & { execution: string }> {
+      const [sha256] = all.length === 0 ? [] : await store.putBlobs(owned.workspace.tenant, [all]);
+      const result = sha256 === undefined ? outcome : { ...outcome, outputSha256: sha256.toString('hex') };
+      const { head, conflicts } = await retried(owned, () =>
+        store.commit(owned.lease, {
+          execution: {
+            id: x.id,
+            sandbox: x.sandbox,
+            boot: x.boot,
+            state: outcome.state,
+            result,
+            ...(sha256 ? { outputSha256: sha256 } : {}),
+          },
+          changes: collected?.changes ?? [],
+          events: [{ ...about(x, x.id), type: 'execution.done', v: 1, payload: result }],
+        }),
+      );
+      const fromVersion = owned.head;
+      owned.head = head;
+      // The caller has its answer already; the sandbox is told while nobody waits.
+      if (from !== undefined && !from.signal.aborted) owned.settling = settle(from, head, collected, conflicts);
+      return {
+        ...result,
+        execution: x.id,
+        fromVersion: Number(fromVersion),
+        toVersion: Number(head),
+        ...(conflicts.length > 0 ? { conflicts: [...conflicts] } : {}),
+      };
+    }
+
+    /** A sandbox that could not be told is taken to be at no version: it is compared in full before its next command. */
+    async function settle(
+      to: Session,
+      head: bigint,
+      collected: Collected | undefined,
+      conflicts: readonly string[],
+    ): Promise<void> {
+      try {
+        const wrong = [...(collected?.putBack ?? []), ...conflicts];
+        if (collected === undefined) to.setSynced(undefined);
+        else if (to.synced() !== undefined) to.setSynced(head);
+        for await (const page of putBack(store, owned, wrong))
+          to.send({ $case: 'settle', value: { execution: x.id, version: head, putBack: page, last: false } });
+        to.send({ $case: 'settle', value: { execution: x.id, version: head, putBack: [], last: true } });
+      } catch (err) {
+        to.setSynced(undefined);
+        log.warn('a sandbox was not told of a commit', { execution: x.id, err });
+      }
+    }
+  }
+
+  /** The operator sees how the container ended and writes it down; that says more than "gone". */
+  async function whyLost(session: Session | undefined, said: string): Promise<[reason: string, message: string]> {
+    if (session === undefined) return ['SandboxLost', `${said} while the command ran`];
+    for (const deadline = performance.now() + TERMINATION_MS; performance.now() < deadline; await delay(250)) {
+      const rows = await store.terminations(session.sandbox, session.podUid).catch(() => []);
+      const last = rows.filter((row) => row.container === 'work').at(-1);
+      if (last === undefined) continue;
+      if (last.reason === 'OOMKilled')
+        return [
+          'OutOfMemory',
+          `the work container ran out of memory; the limit is what the Workspace's environment.resources.memory says`,
+        ];
+      return [
+        'SandboxLost',
+        `the work container ended (${last.reason}${last.exit_code === null ? '' : `, exit code ${last.exit_code}`}) while the command ran`,
+      ];
+    }
+    return ['SandboxLost', `${said} while the command ran`];
+  }
+
+  /** While nobody is attached, the pod is asked for: an operator that lost it makes a new one. */
+  function ensureWhileAway(owned: OwnedWorkspace, meeting: Meeting): Disposable {
+    const timer = setInterval(() => {
+      if (meeting.session === undefined && !owned.signal.aborted) {
+        deps.provider
+          .ensure(owned.workspace, owned.signal)
+          .catch((err: unknown) =>
+            log.warn('a sandbox could not be asked for', { workspace: owned.workspace.id, err }),
+          );
+      }
+    }, REATTACH_MS);
+    return { [Symbol.dispose]: () => clearInterval(timer) };
+  }
+
+  function send(
+    session: Session,
+    owned: OwnedWorkspace,
+    x: { id: string; command: string; timeout_ms: number },
+    stdin?: Buffer,
+  ): void {
+    const { files } = owned.workspace.effective;
+    const env = Object.fromEntries(
+      (owned.workspace.spec.environment?.env ?? []).map(({ name, value }) => [name, value ?? '']),
+    );
+    session.send({
+      $case: 'dispatch',
+      value: {
+        execution: x.id,
+        command: x.command,
+        env,
+        timeoutMs: x.timeout_ms,
+        graceMs: GRACE_MS,
+        stdin: stdin ?? Buffer.alloc(0),
+        baseVersion: owned.head,
+        outputCredit: BigInt(WINDOW_BYTES),
+        outputLimit: BigInt(DEFAULTS.output.storedBytes),
+        collect: { ignored: [...files.ignored], maxEntries: files.maxFiles * 4 + 10_000, maxFileBytes: 1n << 40n },
+      },
+    });
+  }
+}
+
+type Dispatched = Readonly<{
+  id: string;
+  command: string;
+  timeoutMs: number;
+  sandbox: string;
+  boot: string;
+  turn?: string;
+  session?: string;
+  actor?: string;
+  stdin: Buffer | undefined;
+}>;
+
+/** A sandbox that is attached, with a guest whose tree equals the head. */
+async function readySession(
+  deps: ExecutorDeps,
+  owned: OwnedWorkspace,
+  meeting: Meeting,
+  signal: AbortSignal,
+): Promise<Session> {
+  for (;;) {
+    if (meeting.session === undefined) await deps.provider.ensure(owned.workspace, signal);
+    const session = await meeting.sessionThat((s) => s.guestConnected(), signal);
+    try {
+      await owned.settling;
+      await syncTo(deps.store, owned, meeting, session, signal);
+      return session;
+    } catch (error) {
+      if (signal.aborted || error instanceof FenceLost) throw error;
+      deps.log.warn('a sandbox could not be synced', {
+        workspace: owned.workspace.id,
+        sandbox: session.sandbox,
+        err: error,
+      });
+      await delay(500, undefined, { signal });
+    }
+  }
+}
+
+/** A store that is away for a while holds the result up, it never loses it: the broker has it until it is settled. */
+async function retried<T>(owned: OwnedWorkspace, work: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof TransientError) || error instanceof FenceLost || owned.signal.aborted) throw error;
+      await delay(500, undefined, { signal: owned.signal });
+    }
+  }
+}
+
+function about(x: Readonly<{ turn?: string; session?: string; actor?: string }>, execution: string) {
+  return { execution, ...pick(x, ['turn', 'session', 'actor']) };
+}
+
+function rowOf(row: ExecutionRow) {
+  return {
+    id: row.id,
+    command: row.command,
+    timeoutMs: row.timeout_ms,
+    sandbox: row.sandbox,
+    boot: row.boot,
+    ...(row.turn === null ? {} : { turn: row.turn }),
+    ...(row.session === null ? {} : { session: row.session }),
+    ...(row.actor === null ? {} : { actor: row.actor }),
+  };
+}
+
+function pick<T extends object, K extends keyof T>(from: T, keys: readonly K[]): Pick<T, K> {
+  return Object.fromEntries(keys.filter((key) => from[key] !== undefined).map((key) => [key, from[key]])) as Pick<T, K>;
+}
