@@ -32,8 +32,7 @@ export const execBench: Bench = async ({ installation, samples = 300, onProgress
       `mkdir -p src && for i in $(seq ${FILES}); do echo "line $i of a small file" > "src/file-$i.txt"; done`,
       signal,
     );
-    if (filled.created.length === 0 && filled.changed.length === 0)
-      throw new Error('the workspace could not be filled');
+    if (filled.created + filled.changed === 0) throw new Error('the workspace could not be filled');
 
     const pod = await sandboxPod(kubectl, signal);
     const kubeConfig = new KubeConfig();
@@ -78,7 +77,7 @@ async function run(client: TurnsServiceClient, command: string, signal: AbortSig
   signal.addEventListener('abort', cancel, { once: true });
   try {
     for await (const { message } of call as AsyncIterable<ExecResponse>) {
-      if (message?.$case === 'result') return message.result;
+      if (message?.$case === 'result') return message.value;
       if (message?.$case === 'redirect')
         throw new Error('another replica owns the workspace; run the bench with one replica');
     }

@@ -48,11 +48,11 @@ export async function followTurn(
 
   for await (const message of read(client, where, signal)) {
     if (message.$case === 'delta') {
-      put(message.delta.kind === 'text' ? message.delta.text : style(escapeControl(message.delta.text), 2));
+      put(message.value.kind === 'text' ? message.value.text : style(escapeControl(message.value.text), 2));
       continue;
     }
     if (message.$case !== 'event') throw new Error('another replica owns the workspace; run the demo again');
-    const { type, payloadJson } = message.event;
+    const { type, payloadJson } = message.value;
     const payload: unknown = JSON.parse(payloadJson);
     if (type === 'execution.dispatched') line(style(`$ ${dispatched.parse(payload).command.trimEnd()}`, 36));
     if (type === 'execution.done') {

@@ -53,6 +53,8 @@ export type ExecutorDeps = Readonly<{
   provider: SandboxProvider;
   meeting: (workspace: string) => Meeting;
   log: Logger;
+  /** The workspace's log has grown. */
+  onEvents?: (workspace: string) => void;
 }>;
 
 const GRACE_MS = 5_000;
@@ -107,6 +109,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
           if (existing !== request.id) meeting.unwatch(request.id);
           return await known(owned, existing, onOutput, signal);
         }
+        deps.onEvents?.(owned.workspace.id);
         send(
           session,
           owned,
@@ -288,6 +291,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
           events: [{ ...about(x, x.id), type: 'execution.done', v: 1, payload: result }],
         }),
       );
+      deps.onEvents?.(owned.workspace.id);
       const fromVersion = owned.head;
       owned.head = head;
       // The caller has its answer already; the sandbox is told while nobody waits.

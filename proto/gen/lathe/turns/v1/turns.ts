@@ -72,15 +72,18 @@ export interface Result {
   cancelled: boolean;
   fromVersion: bigint;
   toVersion: bigint;
-  created: string[];
-  changed: string[];
-  deleted: string[];
+  /** Numbers of files; folders are not counted. */
+  created: number;
+  changed: number;
+  deleted: number;
   /** Paths refused or in conflict, with reasons; JSON as in the execution.done event. */
   refusedJson: string;
   outputBytes: bigint;
   droppedBytes: bigint;
   /** Why the state is unknown. */
   reason: string;
+  /** The first 20 that were committed. */
+  paths: string[];
   _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
 }
 
@@ -809,13 +812,14 @@ function createBaseResult(): Result {
     cancelled: false,
     fromVersion: 0n,
     toVersion: 0n,
-    created: [],
-    changed: [],
-    deleted: [],
+    created: 0,
+    changed: 0,
+    deleted: 0,
     refusedJson: "",
     outputBytes: 0n,
     droppedBytes: 0n,
     reason: "",
+    paths: [],
     _unknownFields: {},
   };
 }
@@ -855,14 +859,14 @@ export const Result: MessageFns<Result> = {
       }
       writer.uint32(72).uint64(message.toVersion);
     }
-    for (const v of message.created) {
-      writer.uint32(82).string(v!);
+    if (message.created !== 0) {
+      writer.uint32(80).uint32(message.created);
     }
-    for (const v of message.changed) {
-      writer.uint32(90).string(v!);
+    if (message.changed !== 0) {
+      writer.uint32(88).uint32(message.changed);
     }
-    for (const v of message.deleted) {
-      writer.uint32(98).string(v!);
+    if (message.deleted !== 0) {
+      writer.uint32(96).uint32(message.deleted);
     }
     if (message.refusedJson !== "") {
       writer.uint32(106).string(message.refusedJson);
@@ -881,6 +885,9 @@ export const Result: MessageFns<Result> = {
     }
     if (message.reason !== "") {
       writer.uint32(130).string(message.reason);
+    }
+    for (const v of message.paths) {
+      writer.uint32(138).string(v!);
     }
     if (message._unknownFields !== undefined) {
       for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
@@ -979,27 +986,27 @@ export const Result: MessageFns<Result> = {
             continue;
           }
           case 10: {
-            if (tag !== 82) {
+            if (tag !== 80) {
               break;
             }
 
-            message.created.push(reader.string());
+            message.created = reader.uint32();
             continue;
           }
           case 11: {
-            if (tag !== 90) {
+            if (tag !== 88) {
               break;
             }
 
-            message.changed.push(reader.string());
+            message.changed = reader.uint32();
             continue;
           }
           case 12: {
-            if (tag !== 98) {
+            if (tag !== 96) {
               break;
             }
 
-            message.deleted.push(reader.string());
+            message.deleted = reader.uint32();
             continue;
           }
           case 13: {
@@ -1032,6 +1039,14 @@ export const Result: MessageFns<Result> = {
             }
 
             message.reason = reader.string();
+            continue;
+          }
+          case 17: {
+            if (tag !== 138) {
+              break;
+            }
+
+            message.paths.push(reader.string());
             continue;
           }
         }
@@ -1085,15 +1100,9 @@ export const Result: MessageFns<Result> = {
         : isSet(object.to_version)
         ? BigInt(object.to_version)
         : 0n,
-      created: globalThis.Array.isArray(object?.created)
-        ? object.created.map((e: any) => globalThis.String(e))
-        : [],
-      changed: globalThis.Array.isArray(object?.changed)
-        ? object.changed.map((e: any) => globalThis.String(e))
-        : [],
-      deleted: globalThis.Array.isArray(object?.deleted)
-        ? object.deleted.map((e: any) => globalThis.String(e))
-        : [],
+      created: isSet(object.created) ? globalThis.Number(object.created) : 0,
+      changed: isSet(object.changed) ? globalThis.Number(object.changed) : 0,
+      deleted: isSet(object.deleted) ? globalThis.Number(object.deleted) : 0,
       refusedJson: isSet(object.refusedJson)
         ? globalThis.String(object.refusedJson)
         : isSet(object.refused_json)
@@ -1110,6 +1119,9 @@ export const Result: MessageFns<Result> = {
         ? BigInt(object.dropped_bytes)
         : 0n,
       reason: isSet(object.reason) ? globalThis.String(object.reason) : "",
+      paths: globalThis.Array.isArray(object?.paths)
+        ? object.paths.map((e: any) => globalThis.String(e))
+        : [],
     };
   },
 
@@ -1142,14 +1154,14 @@ export const Result: MessageFns<Result> = {
     if (message.toVersion !== 0n) {
       obj.toVersion = message.toVersion.toString();
     }
-    if (message.created?.length) {
-      obj.created = message.created;
+    if (message.created !== 0) {
+      obj.created = Math.round(message.created);
     }
-    if (message.changed?.length) {
-      obj.changed = message.changed;
+    if (message.changed !== 0) {
+      obj.changed = Math.round(message.changed);
     }
-    if (message.deleted?.length) {
-      obj.deleted = message.deleted;
+    if (message.deleted !== 0) {
+      obj.deleted = Math.round(message.deleted);
     }
     if (message.refusedJson !== "") {
       obj.refusedJson = message.refusedJson;
@@ -1162,6 +1174,9 @@ export const Result: MessageFns<Result> = {
     }
     if (message.reason !== "") {
       obj.reason = message.reason;
+    }
+    if (message.paths?.length) {
+      obj.paths = message.paths;
     }
     return obj;
   },
@@ -1182,9 +1197,9 @@ export const Result: MessageFns<Result> = {
       ? BigInt(object.fromVersion)
       : 0n;
     message.toVersion = (object.toVersion !== undefined && object.toVersion !== null) ? BigInt(object.toVersion) : 0n;
-    message.created = object.created?.map((e) => e) || [];
-    message.changed = object.changed?.map((e) => e) || [];
-    message.deleted = object.deleted?.map((e) => e) || [];
+    message.created = object.created ?? 0;
+    message.changed = object.changed ?? 0;
+    message.deleted = object.deleted ?? 0;
     message.refusedJson = object.refusedJson ?? "";
     message.outputBytes = (object.outputBytes !== undefined && object.outputBytes !== null)
       ? BigInt(object.outputBytes)
@@ -1193,6 +1208,7 @@ export const Result: MessageFns<Result> = {
       ? BigInt(object.droppedBytes)
       : 0n;
     message.reason = object.reason ?? "";
+    message.paths = object.paths?.map((e) => e) || [];
     return message;
   },
 };
