@@ -16,6 +16,7 @@ const operatorSchema = migrateSchema.extend({
   /** Who we are in the Lease: the pod's name. */
   POD_NAME: z.string().min(1),
   LATHE_TURNS_SERVICE: z.string().min(1).default('lathe-turns'),
+  LATHE_SANDBOX_PORT: port(8443),
   LATHE_RUNTIME_IMAGE: z.string().min(1),
   LATHE_SANDBOX_IMAGE: z.string().min(1),
   LATHE_HEALTH_PORT: port(8080),

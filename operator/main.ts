@@ -1,0 +1,192 @@
+/** `lathe operator | turns | migrate`: one program, one subcommand per role. Wiring, nothing else. */
+import { KubeConfig } from '@kubernetes/client-node';
+import { readMigrateConfig, readOperatorConfig, readTurnsConfig } from './config.ts';
+import { runControllers } from './controllers/run.ts';
+import { createHub } from './harness/hub.ts';
+import { createTurnLoop } from './harness/turn-loop.ts';
+import { startTurnsService } from './harness/turns-service.ts';
+import { createKubeClient } from './kube/client.ts';
+import { runElected } from './kube/election.ts';
+import { resolveModel } from './models/registry.ts';
+import { startAttachServer } from './sandboxes/attach-server.ts';
+import { createExecutor, type Executor } from './sandboxes/executor.ts';
+import { createMeetings } from './sandboxes/meetings.ts';
+import { Ownership } from './sandboxes/ownership.ts';
+import { podProvider } from './sandboxes/pod-provider.ts';
+import { tokenReviewer } from './sandboxes/token-review.ts';
+import { readSecretOf, reviewTokenOf, waitForTls } from './cluster-access.ts';
+import { openControlStore } from './store/control-store.ts';
+import type { Database } from './store/database.ts';
+import { newId } from './store/ids.ts';
+import { listen } from './store/listen.ts';
+import { isSchemaInRange, migrate, schemaVersion } from './store/migrate.ts';
+import { openPostgresStore } from './store/postgres-store.ts';
+import { serveHealth } from './telemetry/health.ts';
+import { createLogger, type Logger } from './telemetry/log.ts';
+import { createMetrics } from './telemetry/metrics.ts';
+
+const stop = new AbortController();
+for (const name of ['SIGINT', 'SIGTERM'] as const)
+  process.once(name, () => stop.abort(new Error(`stopped by ${name}`)));
+
+const ROLES: Readonly<Record<string, (signal: AbortSignal) => Promise<void>>> = {
+  operator,
+  turns,
+  migrate: runMigrate,
+};
+const role = ROLES[process.argv[2] ?? ''];
+if (role === undefined) {
+  process.stderr.write(`usage: lathe ${Object.keys(ROLES).join('|')}\n`);
+  process.exit(2);
+}
+try {
+  await role(stop.signal);
+  process.exit(0);
+} catch (error) {
+  if (stop.signal.aborted) process.exit(0);
+  createLogger('error').error('this process ends', { err: error });
+  process.exit(1);
+}
+
+async function runMigrate(signal: AbortSignal): Promise<void> {
+  const config = readMigrateConfig(process.env);
+  const log = createLogger(config.LATHE_LOG_LEVEL, { process: 'migrate' });
+  await migrate(config.LATHE_DATABASE_URL, { say: (line) => log.info(line) }, signal);
+}
+
+async function operator(signal: AbortSignal): Promise<void> {
+  const config = readOperatorConfig(process.env);
+  const log = createLogger(config.LATHE_LOG_LEVEL, { process: 'operator' });
+  const metrics = createMetrics();
+  const client = kubeClient();
+  const store = openControlStore(config.LATHE_DATABASE_URL);
+  await serveHealth(
+    config.LATHE_HEALTH_PORT,
+    { ready: () => schemaReady(store.database, signal), registry: metrics.registry },
+    signal,
+  );
+  await whenSchemaReady(store.database, log, signal);
+  await runElected(
+    {
+      client,
+      namespace: config.LATHE_NAMESPACE,
+      name: 'lathe-operator',
+      identity: config.POD_NAME,
+      onProblem: (message, err) => log.warn(message, { err }),
+    },
+    async (leading) => {
+      log.info('this replica leads');
+      await runControllers(
+        {
+          client,
+          store,
+          databaseUrl: config.LATHE_DATABASE_URL,
+          log,
+          metrics,
+          settings: {
+            namespace: config.LATHE_NAMESPACE,
+            turnsService: config.LATHE_TURNS_SERVICE,
+            sandboxPort: config.LATHE_SANDBOX_PORT,
+            runtimeImage: config.LATHE_RUNTIME_IMAGE,
+            sandboxImage: config.LATHE_SANDBOX_IMAGE,
+          },
+        },
+        leading,
+      );
+    },
+    signal,
+  );
+  await store.close();
+}
+
+async function turns(signal: AbortSignal): Promise<void> {
+  const config = readTurnsConfig(process.env);
+  const log = createLogger(config.LATHE_LOG_LEVEL, { process: 'turns' });
+  const metrics = createMetrics();
+  const client = kubeClient();
+  const store = openPostgresStore(config.LATHE_DATABASE_URL, 'lathe turns');
+  let serving = false;
+  await serveHealth(
+    config.LATHE_HEALTH_PORT,
+    {
+      ready: async () =>
+        serving ? await schemaReady(store.database, signal) : 'it waits for its schema and certificate',
+      registry: metrics.registry,
+    },
+    signal,
+  );
+  await whenSchemaReady(store.database, log, signal);
+  const tls = await waitForTls(client, config.LATHE_NAMESPACE, log, signal);
+
+  const hub = createHub();
+  const meeting = createMeetings();
+  const provider = podProvider(store);
+  const ownership = new Ownership({
+    store,
+    replica: newId(),
+    address: `${config.POD_IP}:${config.LATHE_SANDBOX_PORT}`,
+    log,
+  });
+  const executor: Executor = createExecutor({ store, ownership, provider, meeting, log, onEvents: hub.changed });
+  const authenticate = tokenReviewer(reviewTokenOf(client));
+  const readSecret = readSecretOf(client, config.LATHE_NAMESPACE);
+  const loop = createTurnLoop({
+    store,
+    ownership,
+    log,
+    concurrency: config.LATHE_TURN_CONCURRENCY,
+    turn: { store, executor, hub, model: (name, spec) => resolveModel(name, spec, provider, readSecret) },
+  });
+
+  const beating = await new Promise<Promise<void>>((ready) => {
+    const running: Promise<void> = ownership.run(() => ready(running), signal);
+  });
+  await using sandboxes = await startAttachServer({
+    tls,
+    address: `0.0.0.0:${config.LATHE_SANDBOX_PORT}`,
+    store,
+    ownership,
+    meeting,
+    executor: () => executor,
+    authenticate,
+    log,
+  });
+  await using programs = await startTurnsService({
+    tls,
+    address: `0.0.0.0:${config.LATHE_TURNS_PORT}`,
+    store,
+    ownership,
+    executor,
+    hub,
+  });
+  log.info('listening', { address: `${sandboxes.port}, ${programs.port}` });
+  serving = true;
+  const hints = listen(config.LATHE_DATABASE_URL, ['lathe_turn'], loop.wake, signal);
+  await loop.run(signal);
+  await Promise.all([beating, hints]);
+  await store.close();
+}
+
+function kubeClient() {
+  const kubeConfig = new KubeConfig();
+  kubeConfig.loadFromDefault();
+  return createKubeClient({ kubeConfig, fieldManager: 'lathe' });
+}
+
+/** Undefined: this program can work on the schema that is there. */
+async function schemaReady(database: Database, signal: AbortSignal): Promise<string | undefined> {
+  const version = await schemaVersion(database, signal).catch(() => undefined);
+  return isSchemaInRange(version)
+    ? undefined
+    : `the schema is at version ${version ?? 'unknown'}, which this program can't work on`;
+}
+
+async function whenSchemaReady(database: Database, log: Logger, signal: AbortSignal): Promise<void> {
+  for (;;) {
+    const waiting = await schemaReady(database, signal);
+    if (waiting === undefined) return;
+    log.info(waiting);
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    signal.throwIfAborted();
+  }
+}

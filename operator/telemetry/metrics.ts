@@ -1,0 +1,51 @@
+/** Metrics, all at zero before anything happens: "none yet" and "broken" must not look alike. */
+import { collectDefaultMetrics, Counter, Gauge, Registry } from 'prom-client';
+
+export type Metrics = Readonly<{
+  registry: Registry;
+  reconciles: Counter<'kind'>;
+  reconcileErrors: Counter<'kind'>;
+  turns: Counter<'phase'>;
+  ownedWorkspaces: Gauge;
+}>;
+
+const KINDS = ['WorkspaceClass', 'Workspace', 'Turn', 'Sandbox'];
+const PHASES = ['Completed', 'Blocked', 'Cancelled', 'Failed'];
+
+export function createMetrics(): Metrics {
+  const registry = new Registry();
+  collectDefaultMetrics({ register: registry });
+  const registers = [registry];
+  const metrics: Metrics = {
+    registry,
+    reconciles: new Counter({
+      name: 'lathe_reconciles_total',
+      help: 'Reconciles begun',
+      labelNames: ['kind'],
+      registers,
+    }),
+    reconcileErrors: new Counter({
+      name: 'lathe_reconcile_errors_total',
+      help: 'Reconciles that failed and are tried again',
+      labelNames: ['kind'],
+      registers,
+    }),
+    turns: new Counter({
+      name: 'lathe_turns_total',
+      help: 'Turns that ended here, by phase',
+      labelNames: ['phase'],
+      registers,
+    }),
+    ownedWorkspaces: new Gauge({
+      name: 'lathe_owned_workspaces',
+      help: 'Workspaces that this replica owns',
+      registers,
+    }),
+  };
+  for (const kind of KINDS) {
+    metrics.reconciles.inc({ kind }, 0);
+    metrics.reconcileErrors.inc({ kind }, 0);
+  }
+  for (const phase of PHASES) metrics.turns.inc({ phase }, 0);
+  return metrics;
+}
