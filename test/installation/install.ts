@@ -44,13 +44,7 @@ export async function install(options: InstallOptions, signal: AbortSignal): Pro
     buildImages({ onProgress: say, ...(options.push ? { push: options.push } : {}) }, signal),
   );
   if (options.push === undefined) {
-    await step('load', () =>
-      loadImages(
-        cluster,
-        images.map((image) => image.archive),
-        signal,
-      ),
-    );
+    await step('load', () => loadImages(cluster, images, signal));
   }
   const values = {
     ...options.values,

@@ -1,0 +1,42 @@
+{{- define "lathe.labels" -}}
+app.kubernetes.io/name: lathe
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "lathe.podSecurity" -}}
+runAsNonRoot: true
+seccompProfile: { type: RuntimeDefault }
+{{- end }}
+
+{{- define "lathe.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: { drop: [ALL] }
+{{- end }}
+
+{{- define "lathe.databaseEnv" -}}
+{{- if .Values.postgres.embedded }}
+- name: LATHE_DATABASE_URL
+  valueFrom: { secretKeyRef: { name: lathe-postgres, key: url } }
+{{- else }}
+- name: LATHE_DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ required "postgres.embedded is false: postgres.url.secretName must name the Secret that holds the URL" .Values.postgres.url.secretName }}
+      key: {{ .Values.postgres.url.secretKey }}
+{{- end }}
+- name: LATHE_LOG_LEVEL
+  value: {{ .Values.logLevel }}
+{{- end }}
+
+{{- define "lathe.probes" -}}
+livenessProbe:
+  httpGet: { path: /healthz, port: health }
+  periodSeconds: 10
+  failureThreshold: 3
+readinessProbe:
+  httpGet: { path: /readyz, port: health }
+  periodSeconds: 2
+{{- end }}
