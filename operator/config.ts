@@ -28,7 +28,7 @@ const turnsSchema = migrateSchema.extend({
   POD_IP: z.string().min(1),
   LATHE_TURNS_SERVICE: z.string().min(1).default('lathe-turns'),
   LATHE_SANDBOX_PORT: port(8443),
-  LATHE_TURNS_PORT: port(8444),
+  LATHE_PROGRAMS_PORT: port(8444),
   LATHE_HEALTH_PORT: port(8080),
   LATHE_TURN_CONCURRENCY: z.coerce.number().int().min(1).max(10_000).default(200),
 });

@@ -138,9 +138,9 @@ async function turns(signal: AbortSignal): Promise<void> {
     turn: { store, executor, hub, model: (name, spec) => resolveModel(name, spec, provider, readSecret) },
   });
 
-  const beating = await new Promise<Promise<void>>((ready) => {
-    const running: Promise<void> = ownership.run(() => ready(running), signal);
-  });
+  const ready = Promise.withResolvers<void>();
+  const beating = ownership.run(ready.resolve, signal);
+  await Promise.race([ready.promise, beating]);
   await using sandboxes = await startAttachServer({
     tls,
     address: `0.0.0.0:${config.LATHE_SANDBOX_PORT}`,
@@ -153,7 +153,7 @@ async function turns(signal: AbortSignal): Promise<void> {
   });
   await using programs = await startTurnsService({
     tls,
-    address: `0.0.0.0:${config.LATHE_TURNS_PORT}`,
+    address: `0.0.0.0:${config.LATHE_PROGRAMS_PORT}`,
     store,
     ownership,
     executor,

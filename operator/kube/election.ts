@@ -67,7 +67,7 @@ export async function runElected(
       await delay(retryMs, undefined, { signal: until }).catch(() => undefined);
       if (until.aborted) break;
       const sentAt = performance.now();
-      if (await tryLead(AbortSignal.timeout(Math.max(1, renewMs - (sentAt - goodAt))))) goodAt = sentAt;
+      if (await tryLead(AbortSignal.timeout(Math.max(1, Math.round(renewMs - (sentAt - goodAt)))))) goodAt = sentAt;
       else if (performance.now() - goodAt >= renewMs || seen === undefined) stop.abort(new Error('the lease was lost'));
     }
     await Promise.all([working, ended]);

@@ -18,8 +18,11 @@ capabilities: { drop: [ALL] }
 
 {{- define "lathe.databaseEnv" -}}
 {{- if .Values.postgres.embedded }}
+# By the Service's address, which the kubelet puts into the environment: clusters without DNS can do this too.
+- name: LATHE_DATABASE_PASSWORD
+  valueFrom: { secretKeyRef: { name: lathe-postgres, key: password } }
 - name: LATHE_DATABASE_URL
-  valueFrom: { secretKeyRef: { name: lathe-postgres, key: url } }
+  value: postgres://lathe:$(LATHE_DATABASE_PASSWORD)@$(LATHE_POSTGRES_SERVICE_HOST):5432/postgres
 {{- else }}
 - name: LATHE_DATABASE_URL
   valueFrom:
