@@ -92,6 +92,7 @@ export function buildPod(input: PodInput): V1Pod & { apiVersion: string; kind: s
       hostAliases: [{ ip: input.turns.clusterIp, hostnames: [input.turns.host] }],
       securityContext: {
         runAsNonRoot: true,
+        runAsUser: WORK_UID,
         runAsGroup: GROUP,
         fsGroup: GROUP,
         fsGroupChangePolicy: 'OnRootMismatch',
