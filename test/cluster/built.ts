@@ -143,9 +143,11 @@ async function deadOf(layout: Layout, wanted: readonly Program[]): Promise<reado
 async function ready(layout: Layout, program: Program, programs: Binaries, signal: AbortSignal): Promise<void> {
   if (program.ready === undefined) return;
   const probe =
-    program.ready === 'apiserver'
-      ? () => kubectl(layout, programs, ['get', '--raw', '/readyz'], signal)
-      : () => reach(program.ready === 'etcd' ? { host: layout.nodeAddress, port: 2379 } : { path: socketOf(layout) });
+    program.ready === 'node'
+      ? () => kubectl(layout, programs, ['get', 'node', layout.name], signal)
+      : program.ready === 'apiserver'
+        ? () => kubectl(layout, programs, ['get', '--raw', '/readyz'], signal)
+        : () => reach(program.ready === 'etcd' ? { host: layout.nodeAddress, port: 2379 } : { path: socketOf(layout) });
   await until(layout, program.name, 60_000, probe, signal);
 }
 

@@ -10,7 +10,7 @@ export type Program = Readonly<{
   command: readonly [string, ...string[]];
   env?: Readonly<Record<string, string>>;
   /** Asked with kubectl until it answers; absent: running is enough. */
-  ready?: 'socket' | 'etcd' | 'apiserver';
+  ready?: 'socket' | 'etcd' | 'apiserver' | 'node';
 }>;
 
 export function controlPlane(layout: Layout, bin: Binaries): readonly Program[] {
@@ -124,18 +124,22 @@ export function controlPlane(layout: Layout, bin: Binaries): readonly Program[] 
       ...['--concurrent-namespace-syncs', '20', '--namespace-sync-period', '1m'],
     ]),
     program('kube-scheduler', ['--kubeconfig', config('scheduler'), ...loopbackOnly, '--leader-elect=false']),
-    program('kubelet', [
-      '--config',
-      join(layout.root, 'kubelet.json'),
-      '--kubeconfig',
-      config('kubelet'),
-      '--root-dir',
-      join(layout.root, 'kubelet'),
-      '--hostname-override',
-      layout.name,
-      '--node-ip',
-      layout.nodeAddress,
-    ]),
+    program(
+      'kubelet',
+      [
+        '--config',
+        join(layout.root, 'kubelet.json'),
+        '--kubeconfig',
+        config('kubelet'),
+        '--root-dir',
+        join(layout.root, 'kubelet'),
+        '--hostname-override',
+        layout.name,
+        '--node-ip',
+        layout.nodeAddress,
+      ],
+      { ready: 'node' },
+    ),
     program('kube-proxy', ['--config', join(layout.root, 'kube-proxy.json'), '--hostname-override', layout.name]),
     program('kube-router', [
       ...[

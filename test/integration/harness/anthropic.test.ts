@@ -44,7 +44,7 @@ test('UI1: text arrives in pieces, then the whole reply with its calls and usage
       usage: { inputTokens: 11, outputTokens: 22, cacheReadTokens: 33, cacheCreationTokens: 0 },
     },
   });
-  expect(asked[0]?.headers['x-api-key']).toBe('key');
+  expect(asked[0]?.headers.authorization).toBe('Bearer key');
   expect(asked[0]?.body).toMatchObject({ model: 'real-name', stream: true, max_tokens: 100 });
 });
 
