@@ -43,8 +43,14 @@ test('SB6, SB7: both containers are rootless, without capabilities, privileges o
       seccompProfile: { type: 'RuntimeDefault' },
     });
     expect(container.securityContext?.runAsUser).toBeGreaterThan(0);
-    expect(container.resources?.requests).toEqual(container.resources?.limits);
+    expect(container.resources?.limits).toHaveProperty('memory');
   }
+});
+
+test('SB8: what the user asked for is requested and is the limit', () => {
+  const work = buildPod(input).spec?.containers[1];
+  expect(work?.resources?.requests).toEqual({ cpu: '1', memory: '1Gi', 'ephemeral-storage': '2Gi' });
+  expect(work?.resources?.limits).toEqual(work?.resources?.requests);
 });
 
 test('S1: the token is mounted in the broker alone, and the work container can only connect to its socket', () => {

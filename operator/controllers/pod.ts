@@ -61,7 +61,9 @@ export function buildPod(input: PodInput): V1Pod & { apiVersion: string; kind: s
     memory: effective.resources.memory,
     'ephemeral-storage': effective.resources.disk,
   };
-  const brokerLimits = { cpu: '100m', memory: '192Mi', 'ephemeral-storage': '256Mi' };
+  // The broker is ours and idles; at its start a tight limit would cost every sandbox a second.
+  const brokerRequests = { cpu: '20m', memory: '96Mi', 'ephemeral-storage': '256Mi' };
+  const brokerLimits = { cpu: '1', memory: '192Mi', 'ephemeral-storage': '256Mi' };
   const persistent = input.claimName !== undefined;
   const pullPolicy = 'IfNotPresent';
   return {
@@ -110,7 +112,7 @@ export function buildPod(input: PodInput): V1Pod & { apiVersion: string; kind: s
           imagePullPolicy: pullPolicy,
           command: nodeCommand('', 'broker.js'),
           securityContext: { ...locked, runAsUser: BROKER_UID, runAsGroup: GROUP },
-          resources: { requests: brokerLimits, limits: brokerLimits },
+          resources: { requests: brokerRequests, limits: brokerLimits },
           env: [
             { name: 'LATHE_SANDBOX', value: input.sandboxId },
             { name: 'LATHE_STATE_DIR', value: '/var/lib/lathe' },

@@ -14,6 +14,15 @@ export default async function setup(project: TestProject): Promise<void> {
     {
       name: process.env['LATHE_TEST_CLUSTER'] ?? 'test',
       ...(context ? { context } : {}),
+      // Many workspaces at once on a small machine: each is small, and gone soon after its last command.
+      values: {
+        class: {
+          spec: {
+            resources: { default: { cpu: '150m', memory: '256Mi', disk: '256Mi' } },
+            sandbox: { idleTimeout: '15s' },
+          },
+        },
+      },
       onProgress: (line) => void process.stderr.write(`${line}\n`),
     },
     AbortSignal.timeout(20 * 60_000),
