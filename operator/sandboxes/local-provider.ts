@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { spawn, type ChildProcess } from 'node:child_process';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ControlStore } from '../store/control-store.ts';
@@ -30,6 +30,8 @@ export type LocalProvider = SandboxProvider &
     authenticate: Authenticate;
     sandboxes: ReadonlyMap<string, LocalSandbox>;
     restart(workspace: string, which: 'broker' | 'guest'): void;
+    /** What a new pod is: another token, another disk for the broker. */
+    replace(workspace: WorkspaceRow): Promise<void>;
   }>;
 
 const entry = (name: string) => fileURLToPath(new URL(`../../agent-runtime/${name}/main.ts`, import.meta.url));
@@ -99,6 +101,10 @@ export function localProvider(options: LocalOptions): LocalProvider {
       const sandbox = sandboxes.get(workspace);
       const start = starts.get(workspace);
       if (sandbox !== undefined && start !== undefined) sandbox[which] = start[which]();
+    },
+    replace: async (workspace) => {
+      await rm(join(options.folder, workspace.id, 'state'), { recursive: true, force: true });
+      await make(workspace);
     },
     close: async () => {
       closed = true;

@@ -13,7 +13,7 @@ describe('a workspace that cannot work yet', () => {
     );
     const condition = await world.condition('workspace', 'late', 'Ready', { status: 'False' });
     expect(condition.message).toContain(name);
-    expect((await world.get('turn', 'late')).status?.phase).toMatch(/Pending|Queued/);
+    await expect.poll(async () => (await world.get('turn', 'late')).status?.phase, { timeout: 15_000 }).toBe('Pending');
     await world.apply({ apiVersion: 'lathe.dev/v1alpha1', kind: 'WorkspaceClass', metadata: { name }, spec: {} });
     try {
       expect((await world.finished('late')).status?.phase).toBe('Completed');
