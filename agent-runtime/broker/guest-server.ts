@@ -25,8 +25,7 @@ export async function serveGuest(path: string, broker: Broker): Promise<Server> 
           if (frame.value.sha256.length === 0) {
             bulkSocket = socket;
             bulk.resolve(socket);
-          }
-          else await broker.contentFromGuest(frame.value);
+          } else await broker.contentFromGuest(frame.value);
         } else if (frame.$case === 'up' && frame.value.message !== undefined && link !== undefined)
           broker.fromGuest(frame.value.message);
       }
@@ -45,7 +44,8 @@ export async function serveGuest(path: string, broker: Broker): Promise<Server> 
       // Bounded by what the owner sends: one command at a time, its tree in pages.
       send: (frame: Frame) => void writeFrame(control, frame),
       // Its connection may be a moment behind the control's.
-      content: async (content) => await writeFrame(bulkSocket ?? (await bulk.promise), { $case: 'content', value: content }),
+      content: async (content) =>
+        await writeFrame(bulkSocket ?? (await bulk.promise), { $case: 'content', value: content }),
     };
   }
 }
