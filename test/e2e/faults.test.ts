@@ -1,6 +1,6 @@
 /** A resource that CEL lets through and that still can't work says so where `kubectl describe` looks, and heals by itself. */
 import { describe, expect, test } from 'vitest';
-import { useWorld } from './world.ts';
+import { SMALL, useWorld } from './world.ts';
 
 const world = useWorld('faults');
 
@@ -14,7 +14,7 @@ describe('a workspace that cannot work yet', () => {
     const condition = await world.condition('workspace', 'late', 'Ready', { status: 'False' });
     expect(condition.message).toContain(name);
     await expect.poll(async () => (await world.get('turn', 'late')).status?.phase, { timeout: 15_000 }).toBe('Pending');
-    await world.apply({ apiVersion: 'lathe.dev/v1alpha1', kind: 'WorkspaceClass', metadata: { name }, spec: {} });
+    await world.apply({ apiVersion: 'lathe.dev/v1alpha1', kind: 'WorkspaceClass', metadata: { name }, spec: SMALL });
     try {
       expect((await world.finished('late')).status?.phase).toBe('Completed');
     } finally {
@@ -52,7 +52,7 @@ describe('a pod that cannot start', () => {
         apiVersion: 'lathe.dev/v1alpha1',
         kind: 'WorkspaceClass',
         metadata: { name },
-        spec: { images: { default: 'localhost:1/no-such:1', allowed: ['localhost:1/*'] } },
+        spec: { ...SMALL, images: { default: 'localhost:1/no-such:1', allowed: ['localhost:1/*'] } },
       },
       world.workspace('pull', { class: name }),
       world.turn('pull', { workspace: 'pull', command: 'true' }),

@@ -1,6 +1,6 @@
 /** The whole chain once: what a person applies, what runs, what comes back. */
 import { describe, expect, test } from 'vitest';
-import { conditionOf, useWorld } from './world.ts';
+import { conditionOf, SMALL, useWorld } from './world.ts';
 
 const world = useWorld('spine');
 
@@ -99,6 +99,7 @@ describe('a workspace and a command', () => {
         kind: 'WorkspaceClass',
         metadata: { name },
         spec: {
+          ...SMALL,
           defaultModel: 'scripted',
           models: [{ name: 'scripted', provider: 'Scripted', script: JSON.stringify(script) }],
         },

@@ -108,6 +108,9 @@ export function useWorld(title: string): World {
   return world;
 }
 
+/** For classes of a test: several fit on a small machine. */
+export const SMALL = { resources: { default: { cpu: '150m', memory: '256Mi', disk: '256Mi' } } } as const;
+
 export function conditionOf(object: Seen, type: string): Condition | undefined {
   return object.status?.conditions?.find((condition) => condition.type === type);
 }

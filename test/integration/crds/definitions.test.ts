@@ -1,0 +1,163 @@
+/** CD2: what the API server takes and refuses of our resources, with words that a person understands. */
+import { beforeAll, expect, test } from 'vitest';
+import { parse } from 'yaml';
+import { readdir, readFile } from 'node:fs/promises';
+import { CLASSES, SANDBOXES, TURNS, WORKSPACES } from '../../../operator/controllers/resources.ts';
+import { KubeError } from '../../../operator/kube/errors.ts';
+import type { KubeObject, NewObject, Resource } from '../../../operator/kube/types.ts';
+import { useApiServer } from '../kube/world.ts';
+
+const world = useApiServer();
+const DEFINITIONS: Resource = {
+  group: 'apiextensions.k8s.io',
+  version: 'v1',
+  plural: 'customresourcedefinitions',
+  kind: 'CustomResourceDefinition',
+  namespaced: false,
+};
+const RESOURCES: Readonly<Record<string, Resource>> = {
+  Workspace: WORKSPACES,
+  Turn: TURNS,
+  Sandbox: SANDBOXES,
+  WorkspaceClass: CLASSES,
+};
+
+beforeAll(async () => {
+  for (const file of await readdir('crds/gen')) {
+    await world.client.apply(DEFINITIONS, parse(await readFile(`crds/gen/${file}`, 'utf8')) as NewObject);
+  }
+  // Served a moment after it was made.
+  for (const resource of Object.values(RESOURCES)) {
+    await expect
+      .poll(
+        () =>
+          world.client.list(resource, { limit: 1 }).then(
+            () => true,
+            () => false,
+          ),
+        { timeout: 20_000 },
+      )
+      .toBe(true);
+  }
+});
+
+const object = (kind: string, name: string, spec: object): NewObject => ({
+  apiVersion: 'lathe.dev/v1alpha1',
+  kind,
+  metadata: { name, ...(kind === 'WorkspaceClass' ? {} : { namespace: world.namespace }) },
+  spec,
+});
+async function create(kind: string, name: string, spec: object): Promise<string> {
+  const resource = RESOURCES[kind] as Resource<KubeObject>;
+  return await world.client.create(resource, object(kind, name, spec), { dryRun: true }).then(
+    () => 'taken',
+    (error: unknown) => (error instanceof KubeError ? error.message : String(error)),
+  );
+}
+
+test.for<[situation: string, kind: string, name: string, spec: object, answer: string]>([
+  ['CD6: three lines are a Workspace', 'Workspace', 'w', {}, 'taken'],
+  [
+    'everything at once',
+    'Workspace',
+    'w',
+    {
+      class: 'c',
+      displayName: 'acme / billing',
+      environment: { image: 'i', resources: { cpu: '500m' }, env: [{ name: 'A', value: 'b' }] },
+      files: { writable: ['/src/**'] },
+      volume: { mode: 'Ephemeral' },
+    },
+    'taken',
+  ],
+  ['K4: a name of 51 characters', 'Workspace', 'w'.repeat(51), {}, 'at most 50 characters'],
+  ['K4: a name with a dot', 'Workspace', 'a.b', {}, 'no dots'],
+  ['K4: a Turn of 101 characters', 'Turn', 't'.repeat(101), { workspace: 'w', command: 'x' }, 'at most 100 characters'],
+  [
+    'CC15: a reference to a secret in env',
+    'Workspace',
+    'w',
+    { environment: { env: [{ name: 'A', valueFrom: { secretKeyRef: { name: 's', key: 'k' } } }] } },
+    'a sandbox holds no credentials',
+  ],
+  [
+    'S9: a name of ours in env',
+    'Workspace',
+    'w',
+    { environment: { env: [{ name: 'LATHE_TOKEN', value: 'x' }] } },
+    'reserved by Lathe',
+  ],
+  [
+    'a quantity that is none',
+    'Workspace',
+    'w',
+    { environment: { resources: { memory: 'lots' } } },
+    'environment.resources.memory',
+  ],
+  ['a seed without a source', 'Workspace', 'w', { seed: {} }, 'seed needs one source'],
+  ['a Turn with a command', 'Turn', 't', { workspace: 'w', command: 'x' }, 'taken'],
+  ['a Turn with a message', 'Turn', 't', { workspace: 'w', message: 'x' }, 'taken'],
+  ['a Turn with both', 'Turn', 't', { workspace: 'w', message: 'x', command: 'x' }, 'either a message or a command'],
+  ['a Turn with neither', 'Turn', 't', { workspace: 'w' }, 'either a message or a command'],
+  [
+    'a Sandbox that is not named after its Workspace',
+    'Sandbox',
+    's',
+    { workspace: 'w' },
+    'has the name of its Workspace',
+  ],
+  [
+    'a class with a scripted model',
+    'WorkspaceClass',
+    'c',
+    { defaultModel: 'm', models: [{ name: 'm', provider: 'Scripted', script: '[]' }] },
+    'taken',
+  ],
+  [
+    'a default model that is not there',
+    'WorkspaceClass',
+    'c',
+    { defaultModel: 'x', models: [{ name: 'm', provider: 'Scripted', script: '[]' }] },
+    'defaultModel must be',
+  ],
+  [
+    'a scripted model without a script',
+    'WorkspaceClass',
+    'c',
+    { models: [{ name: 'm', provider: 'Scripted' }] },
+    'either script or scriptConfigMap',
+  ],
+  [
+    'a real model without a key',
+    'WorkspaceClass',
+    'c',
+    { models: [{ name: 'm', provider: 'Anthropic', model: 'x' }] },
+    'needs model and apiKeySecret',
+  ],
+  [
+    'a real model with a script',
+    'WorkspaceClass',
+    'c',
+    { models: [{ name: 'm', provider: 'Anthropic', model: 'x', apiKeySecret: { name: 's', key: 'k' }, script: '[]' }] },
+    'only a Scripted model',
+  ],
+])('%s', async ([, kind, name, spec, answer]) => expect(await create(kind, name, spec)).toContain(answer));
+
+test('the spec of a Turn, the seed and the volume mode of a Workspace can not be changed', async () => {
+  await world.client.create(TURNS, object('Turn', 'fixed', { workspace: 'w', command: 'x' }));
+  await expect(
+    world.client.mergePatch(TURNS, { namespace: world.namespace, name: 'fixed' }, { spec: { command: 'y' } }),
+  ).rejects.toThrow(/can't be changed/);
+  await world.client.create(
+    WORKSPACES,
+    object('Workspace', 'fixed', { volume: { mode: 'Ephemeral' }, seed: { configMap: { name: 'a' } } }),
+  );
+  const ref = { namespace: world.namespace, name: 'fixed' };
+  await expect(world.client.mergePatch(WORKSPACES, ref, { spec: { volume: { mode: 'Persistent' } } })).rejects.toThrow(
+    /volume.mode can't be changed/,
+  );
+  await expect(
+    world.client.mergePatch(WORKSPACES, ref, { spec: { seed: { configMap: { name: 'b' } } } }),
+  ).rejects.toThrow(/seed can't be changed/);
+  await world.client.mergePatch(WORKSPACES, ref, { spec: { displayName: 'other' } });
+});
