@@ -23,7 +23,7 @@ test('a sandbox is rootless, without capabilities or privileges to gain, filtere
 test('S1: no token, no credential and no process of the broker can be seen from a command', async () => {
   const seen = await output(
     'credentials',
-    'env | grep -ciE "token|secret|lathe_" ; find / -xdev -name token -not -path "/proc/*" 2>/dev/null | wc -l; cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\000" " " | grep -c broker',
+    'env | grep -ciE "token|secret|lathe_" ; find / -xdev -name token -not -path "/proc/*" 2>/dev/null | wc -l; cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\000" " " | grep -c "[b]roker.js"',
   );
   expect(seen.trim().split('\n')).toEqual(['0', '0', '0']);
 });

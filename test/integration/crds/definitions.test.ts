@@ -1,5 +1,5 @@
 /** CD2: what the API server takes and refuses of our resources, with words that a person understands. */
-import { beforeAll, expect, test } from 'vitest';
+import { beforeAll, expect, test, vi } from 'vitest';
 import { parse } from 'yaml';
 import { readdir, readFile } from 'node:fs/promises';
 import { CLASSES, SANDBOXES, TURNS, WORKSPACES } from '../../../operator/controllers/resources.ts';
@@ -28,16 +28,7 @@ beforeAll(async () => {
   }
   // Served a moment after it was made.
   for (const resource of Object.values(RESOURCES)) {
-    await expect
-      .poll(
-        () =>
-          world.client.list(resource, { limit: 1 }).then(
-            () => true,
-            () => false,
-          ),
-        { timeout: 20_000 },
-      )
-      .toBe(true);
+    await vi.waitFor(() => world.client.list(resource, { limit: 1 }), { timeout: 20_000, interval: 100 });
   }
 });
 
