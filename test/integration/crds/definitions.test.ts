@@ -1,9 +1,9 @@
 /** CD2: what the API server takes and refuses of our resources, with words that a person understands. */
-import { beforeAll, expect, test, vi } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { parse } from 'yaml';
 import { readdir, readFile } from 'node:fs/promises';
 import { CLASSES, SANDBOXES, TURNS, WORKSPACES } from '../../../operator/controllers/resources.ts';
-import { KubeError } from '../../../operator/kube/errors.ts';
+import { isAlreadyExists, KubeError } from '../../../operator/kube/errors.ts';
 import type { KubeObject, NewObject, Resource } from '../../../operator/kube/types.ts';
 import { useApiServer } from '../kube/world.ts';
 
@@ -22,13 +22,34 @@ const RESOURCES: Readonly<Record<string, Resource>> = {
   WorkspaceClass: CLASSES,
 };
 
+/** Ours alone: where Lathe is installed the definitions are there, and belong to that release. */
+const made: string[] = [];
 beforeAll(async () => {
   for (const file of await readdir('crds/gen')) {
-    await world.client.apply(DEFINITIONS, parse(await readFile(`crds/gen/${file}`, 'utf8')) as NewObject);
+    const definition = parse(await readFile(`crds/gen/${file}`, 'utf8')) as NewObject;
+    await world.client.create(DEFINITIONS, definition).then(
+      () => made.push(String(definition.metadata.name)),
+      (error: unknown) => {
+        if (!isAlreadyExists(error)) throw error;
+      },
+    );
   }
   // Served a moment after it was made.
   for (const resource of Object.values(RESOURCES)) {
     await vi.waitFor(() => world.client.list(resource, { limit: 1 }), { timeout: 20_000, interval: 100 });
+  }
+});
+afterAll(async () => {
+  for (const name of made) await world.client.delete(DEFINITIONS, { name });
+  for (const name of made) {
+    await vi.waitFor(
+      () =>
+        world.client.get(DEFINITIONS, { name }).then(
+          () => Promise.reject(new Error(`${name} is still there`)),
+          () => undefined,
+        ),
+      { timeout: 30_000, interval: 100 },
+    );
   }
 });
 
