@@ -2,6 +2,7 @@
  * Walking and writing a tree that somebody hostile may have filled. Node has no openat; a folder that was opened with
  * O_NOFOLLOW is reached again through /proc/self/fd, so no path is ever resolved through a link of the sandbox's.
  */
+import { isUtf8 } from 'node:buffer';
 import { closeSync, constants, mkdirSync, openSync, readdirSync, rmdirSync, unlinkSync, type Dirent } from 'node:fs';
 
 const FOLDER = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW;
@@ -35,8 +36,19 @@ export function makeFolder(root: Folder, segments: readonly string[]): Folder {
   return made;
 }
 
-export function entries(of: Folder): Dirent<Buffer>[] {
-  return readdirSync(`/proc/self/fd/${of.fd}`, { withFileTypes: true, encoding: 'buffer' });
+/** Names that are UTF-8 as text, the others as bytes. */
+export function entries(of: Folder): readonly Dirent<string | Buffer>[] {
+  const path = `/proc/self/fd/${of.fd}`;
+  const quick = readdirSync(path, { withFileTypes: true });
+  // U+FFFD stands for what could not be read as text; or somebody named a file so.
+  if (!quick.some((entry) => entry.name.includes('\uFFFD'))) return quick as Dirent<string | Buffer>[];
+  const exact = readdirSync(path, { withFileTypes: true, encoding: 'buffer' });
+  return exact.map(
+    (entry) =>
+      (isUtf8(entry.name) ? Object.assign(entry, { name: entry.name.toString('utf8') }) : entry) as Dirent<
+        string | Buffer
+      >,
+  );
 }
 
 /** A file, a link, or a folder with all that is in it. Nothing is followed. */

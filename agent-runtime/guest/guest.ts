@@ -167,7 +167,7 @@ export class Guest {
       if (sync.full) {
         // Everything that is there and not wanted goes, but for what is ignored.
         const there = scan(this.#place.root, new Map(), {
-          ignored: compileGlobs(sync.ignored),
+          ignored: ignoring(sync.ignored),
           maxEntries: 2_000_000,
           maxFileBytes: 0n,
         });
@@ -228,7 +228,7 @@ export class Guest {
     let count = 0;
     try {
       const found = scan(this.#place.root, this.#index, {
-        ignored: compileGlobs(options?.ignored ?? []),
+        ignored: ignoring(options?.ignored ?? []),
         maxEntries: options?.maxEntries || 2_000_000,
         maxFileBytes: options?.maxFileBytes || 1n << 40n,
       });
@@ -312,6 +312,13 @@ export class Guest {
       closeSync(fd);
     }
   }
+}
+
+/** What is below an ignored folder is never reached, so files are held against the other globs only. */
+function ignoring(globs: readonly string[]): (path: string) => boolean {
+  const folders = compileGlobs(globs);
+  const files = compileGlobs(globs.filter((glob) => !glob.endsWith('/**')));
+  return (path) => (path.endsWith('/') ? folders(path) : files(path));
 }
 
 function deleted(path: string): Entry {
