@@ -41,7 +41,7 @@ state = "${layout.run}/containerd"
 
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
-  # Below our own state, so that `down` finds them all.
+  # Below our own state, so that a down finds them all.
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "runc"
