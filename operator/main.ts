@@ -130,12 +130,19 @@ async function turns(signal: AbortSignal): Promise<void> {
   const executor: Executor = createExecutor({ store, ownership, provider, meeting, log, onEvents: hub.changed });
   const authenticate = tokenReviewer(reviewTokenOf(client));
   const readSecret = readSecretOf(client, config.LATHE_NAMESPACE);
+  setInterval(() => metrics.ownedWorkspaces.set(ownership.count), 5_000).unref();
   const loop = createTurnLoop({
     store,
     ownership,
     log,
     concurrency: config.LATHE_TURN_CONCURRENCY,
-    turn: { store, executor, hub, model: (name, spec) => resolveModel(name, spec, provider, readSecret) },
+    turn: {
+      store,
+      executor,
+      hub,
+      model: (name, spec) => resolveModel(name, spec, provider, readSecret),
+      onEnded: (phase) => metrics.turns.inc({ phase }),
+    },
   });
 
   const ready = Promise.withResolvers<void>();

@@ -27,6 +27,7 @@ export type TurnDeps = Readonly<{
   /** @throws PermanentError */
   model: (className: string, spec: ClassSpec) => Model;
   random?: () => number;
+  onEnded?: (phase: string) => void;
 }>;
 
 /** A turn's status shows the end of what a command printed (RESOURCES "Turn"). */
@@ -94,16 +95,14 @@ export async function runTurn(
       case 'requestModel':
         return await requestModel(effect, state, classSpec);
       case 'end':
-        return await append(
-          [event('turn.ended', { phase: effect.phase, reason: effect.reason, message: effect.message })],
-          {
-            phase: effect.phase,
-            reason: effect.reason,
-            message: effect.message,
-            finished: true,
-            ...summaryOf(turn, state),
-          },
-        );
+        await append([event('turn.ended', { phase: effect.phase, reason: effect.reason, message: effect.message })], {
+          phase: effect.phase,
+          reason: effect.reason,
+          message: effect.message,
+          finished: true,
+          ...summaryOf(turn, state),
+        });
+        return deps.onEnded?.(effect.phase);
     }
   }
 
