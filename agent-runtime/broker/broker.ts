@@ -88,8 +88,9 @@ export class Broker {
   fromTurns(message: Down): void {
     if (message.$case === 'dispatch') {
       if (this.#journal.entries.has(message.value.execution)) return;
-      const entry = this.#journal.dispatched(message.value);
-      this.#hand(entry);
+      const guest = this.#guest;
+      this.#journal.dispatched(message.value, guest === undefined ? undefined : this.#status.work);
+      if (guest !== undefined) this.#down(message);
       return;
     }
     if (message.$case === 'settle' && message.value.last) {
@@ -143,7 +144,7 @@ export class Broker {
       }
       case 'offer': {
         const entry = this.#journal.entries.get(message.value.execution);
-        if (entry !== undefined) this.#journal.offered(entry, message.value);
+        if (entry !== undefined) this.#journal.offered(message.value);
         this.#turns?.send(message);
         return;
       }

@@ -1,35 +1,33 @@
 /**
  * What the broker must not forget while its pod lives: executions that it was sent, what they printed, how they ended.
- * A folder per execution on the broker's own disk; written before anybody acts on it, gone once settled.
+ * One file that is only added to, and one per execution for its output, on the broker's own disk.
  */
 import { randomUUID } from 'node:crypto';
 import {
   appendFileSync,
   closeSync,
   existsSync,
-  fsyncSync,
+  fdatasyncSync,
+  ftruncateSync,
   mkdirSync,
   openSync,
-  readdirSync,
   readFileSync,
-  renameSync,
   rmSync,
   writeFileSync,
   writeSync,
 } from 'node:fs';
 import { join } from 'node:path';
 import {
-  AttachRequest,
-  AttachResponse,
+  ExecutionPhase,
+  GuestFrame,
   type Dispatch,
   type Finished,
   type Output,
   type TreeOffer,
 } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
+import type { Frame } from '../frames.ts';
 
-type Up = NonNullable<AttachRequest['message']>;
-
-/** One execution, in memory and on disk. Output stays on disk alone. */
+/** One execution. Output stays on disk alone. */
 export type Entry = {
   readonly dispatch: Dispatch;
   /** The guest process that took it; undefined while none did. */
@@ -40,149 +38,198 @@ export type Entry = {
   lost: string | undefined;
 };
 
+/** Beyond this the file starts over, once nothing in it is open. */
+const ROTATE_BYTES = 4 * 1024 * 1024;
+
 export class Journal {
   readonly boot: string;
   readonly entries = new Map<string, Entry>();
   readonly #folder: string;
+  readonly #fd: number;
+  #bytes: number;
 
   /** Reads what an earlier broker of this pod left. */
   constructor(stateDir: string) {
-    this.#folder = join(stateDir, 'executions');
+    this.#folder = join(stateDir, 'outputs');
     mkdirSync(this.#folder, { recursive: true });
     const bootFile = join(stateDir, 'boot');
-    if (!existsSync(bootFile)) writeSynced(bootFile, Buffer.from(randomUUID()));
+    if (!existsSync(bootFile)) writeFileSync(bootFile, randomUUID(), { flush: true });
     this.boot = readFileSync(bootFile, 'utf8');
-    for (const id of readdirSync(this.#folder)) this.#load(id);
+    const path = join(stateDir, 'journal');
+    const { frames, bytes } = readFrames(path);
+    for (const frame of frames) this.#replay(frame);
+    this.#fd = openSync(path, 'a', 0o600);
+    // What a killed broker left half-written is cut off; its sender sends it again.
+    ftruncateSync(this.#fd, bytes);
+    this.#bytes = bytes;
+    for (const entry of this.entries.values()) {
+      for (const output of this.outputFrom(entry, 0n)) entry.outputBytes += BigInt(output.data.length);
+    }
   }
 
-  /** On disk, fsynced, when this returns: only then may the guest see it. */
-  dispatched(dispatch: Dispatch): Entry {
-    const folder = join(this.#folder, dispatch.execution);
-    mkdirSync(folder);
-    writeSynced(
-      join(folder, 'dispatch'),
-      AttachResponse.encode({ seq: 0n, ack: 0n, message: { $case: 'dispatch', value: dispatch } }).finish(),
-    );
-    const entry: Entry = {
-      dispatch,
-      work: undefined,
-      outputBytes: 0n,
-      finished: undefined,
-      offers: [],
-      lost: undefined,
-    };
-    this.entries.set(dispatch.execution, entry);
-    return entry;
+  /** On disk, synced, when this returns: only then may the guest see it. `work`: the guest that it is handed to now. */
+  dispatched(dispatch: Dispatch, work: string | undefined): Entry {
+    const frames: Frame[] = [
+      { $case: 'down', value: { seq: 0n, ack: 0n, message: { $case: 'dispatch', value: dispatch } } },
+    ];
+    if (work !== undefined) frames.push(taken(dispatch.execution, work));
+    this.#append(frames);
+    fdatasyncSync(this.#fd);
+    for (const frame of frames) this.#replay(frame);
+    return this.#entry(dispatch.execution);
   }
 
   /** Which guest has it: one with another id never had it. */
   taken(entry: Entry, work: string): void {
-    entry.work = work;
-    writeFileSync(this.#file(entry, 'work'), work);
+    this.#record(taken(entry.dispatch.execution, work));
   }
 
   /** False: it was written before (the guest sent it again), or comes after a gap. */
   output(entry: Entry, output: Output): boolean {
     if (output.offset !== entry.outputBytes) return false;
-    appendMessage(this.#file(entry, 'output'), { $case: 'output', value: output });
+    appendFileSync(
+      this.#output(output.execution),
+      encode([{ $case: 'up', value: { seq: 0n, ack: 0n, message: { $case: 'output', value: output } } }]),
+      {
+        mode: 0o600,
+      },
+    );
     entry.outputBytes += BigInt(output.data.length);
     return true;
   }
 
   finished(entry: Entry, finished: Finished): void {
-    if (entry.finished !== undefined) return;
-    appendMessage(this.#file(entry, 'result'), { $case: 'finished', value: finished });
-    entry.finished = finished;
+    if (entry.finished === undefined)
+      this.#record({ $case: 'up', value: { seq: 0n, ack: 0n, message: { $case: 'finished', value: finished } } });
   }
 
-  offered(entry: Entry, offer: TreeOffer): void {
-    // A guest that offers anew starts over; the last page of the former offer says where it ended.
-    if (entry.offers.at(-1)?.last === true) entry.offers = [];
-    appendMessage(this.#file(entry, 'result'), { $case: 'offer', value: offer });
-    entry.offers.push(offer);
+  offered(offer: TreeOffer): void {
+    this.#record({ $case: 'up', value: { seq: 0n, ack: 0n, message: { $case: 'offer', value: offer } } });
   }
 
   lost(entry: Entry, reason: string): void {
-    entry.lost = reason;
-    appendMessage(this.#file(entry, 'result'), {
-      $case: 'lost',
-      value: { execution: entry.dispatch.execution, reason },
+    const { execution } = entry.dispatch;
+    this.#record({
+      $case: 'up',
+      value: { seq: 0n, ack: 0n, message: { $case: 'lost', value: { execution, reason } } },
     });
   }
 
   settled(execution: string): void {
-    if (!this.entries.delete(execution)) return;
-    rmSync(join(this.#folder, execution), { recursive: true, force: true });
+    const entry = this.entries.get(execution);
+    if (entry === undefined) return;
+    const settle = { execution, version: 0n, putBack: [], last: true };
+    this.#record({ $case: 'down', value: { seq: 0n, ack: 0n, message: { $case: 'settle', value: settle } } });
+    if (entry.outputBytes > 0n) rmSync(this.#output(execution), { force: true });
+    if (this.entries.size === 0 && this.#bytes > ROTATE_BYTES) {
+      ftruncateSync(this.#fd, 0);
+      this.#bytes = 0;
+    }
+  }
+
+  close(): void {
+    closeSync(this.#fd);
   }
 
   /** Frames from `offset` on; one that spans it is sent whole, its reader drops what it has. */
   *outputFrom(entry: Entry, offset: bigint): Iterable<Output> {
-    for (const message of readMessages(this.#file(entry, 'output'))) {
-      if (message.$case === 'output' && message.value.offset + BigInt(message.value.data.length) > offset)
-        yield message.value;
+    for (const frame of readFrames(this.#output(entry.dispatch.execution)).frames) {
+      if (frame.$case !== 'up' || frame.value.message?.$case !== 'output') continue;
+      const output = frame.value.message.value;
+      if (output.offset + BigInt(output.data.length) > offset) yield output;
     }
   }
 
-  #load(id: string): void {
-    const folder = join(this.#folder, id);
-    if (!existsSync(join(folder, 'dispatch'))) return rmSync(folder, { recursive: true, force: true });
-    const { message } = AttachResponse.decode(readFileSync(join(folder, 'dispatch')));
-    if (message?.$case !== 'dispatch') return;
-    const work = existsSync(join(folder, 'work')) ? readFileSync(join(folder, 'work'), 'utf8') : undefined;
-    const entry: Entry = {
-      dispatch: message.value,
-      work,
-      outputBytes: 0n,
-      finished: undefined,
-      offers: [],
-      lost: undefined,
-    };
-    for (const output of readMessages(join(folder, 'output'))) {
-      if (output.$case === 'output') entry.outputBytes += BigInt(output.value.data.length);
+  #record(frame: Frame): void {
+    this.#append([frame]);
+    this.#replay(frame);
+  }
+
+  #append(frames: readonly Frame[]): void {
+    const bytes = encode(frames);
+    writeSync(this.#fd, bytes);
+    this.#bytes += bytes.length;
+  }
+
+  /** The one place where a record becomes state, be it new or read back. */
+  #replay(frame: Frame): void {
+    if (frame.$case === 'hello') {
+      const entry = this.entries.get(frame.value.inventory[0]?.execution ?? '');
+      if (entry !== undefined) entry.work = frame.value.status?.work;
+      return;
     }
-    for (const result of readMessages(join(folder, 'result'))) {
-      if (result.$case === 'finished') entry.finished = result.value;
-      if (result.$case === 'lost') entry.lost = result.value.reason;
-      if (result.$case === 'offer') {
+    if (frame.$case === 'content') return;
+    const { message } = frame.value;
+    switch (message?.$case) {
+      case 'dispatch':
+        this.entries.set(message.value.execution, {
+          dispatch: message.value,
+          work: undefined,
+          outputBytes: 0n,
+          finished: undefined,
+          offers: [],
+          lost: undefined,
+        });
+        return;
+      case 'settle':
+        this.entries.delete(message.value.execution);
+        return;
+      case 'finished':
+        this.#entry(message.value.execution).finished = message.value;
+        return;
+      case 'lost':
+        this.#entry(message.value.execution).lost = message.value.reason;
+        return;
+      case 'offer': {
+        const entry = this.#entry(message.value.execution);
+        // A guest that offers anew starts over; the last page of the former offer says where it ended.
         if (entry.offers.at(-1)?.last === true) entry.offers = [];
-        entry.offers.push(result.value);
+        entry.offers.push(message.value);
+        return;
       }
+      default:
+        return;
     }
-    this.entries.set(id, entry);
   }
 
-  #file(entry: Entry, name: string): string {
-    return join(this.#folder, entry.dispatch.execution, name);
+  #entry(execution: string): Entry {
+    const entry = this.entries.get(execution);
+    if (entry === undefined) throw new Error(`the journal has no execution ${execution}`);
+    return entry;
+  }
+
+  #output(execution: string): string {
+    return join(this.#folder, execution);
   }
 }
 
-function writeSynced(path: string, bytes: Uint8Array): void {
-  const fd = openSync(`${path}.new`, 'w', 0o600);
-  try {
-    writeSync(fd, bytes);
-    fsyncSync(fd);
-  } finally {
-    closeSync(fd);
-  }
-  renameSync(`${path}.new`, path);
+function taken(execution: string, work: string): Frame {
+  const status = { connected: true, work, syncedVersion: 0n, facts: {} };
+  const inventory = [{ execution, phase: ExecutionPhase.EXECUTION_PHASE_RUNNING, outputBytes: 0n }];
+  return { $case: 'hello', value: { protocolMin: 1, protocolMax: 1, status, inventory } };
 }
 
-function appendMessage(path: string, message: Up): void {
-  const body = AttachRequest.encode({ seq: 0n, ack: 0n, message }).finish();
-  const record = Buffer.allocUnsafe(4 + body.length);
-  record.writeUInt32BE(body.length, 0);
-  record.set(body, 4);
-  appendFileSync(path, record, { mode: 0o600 });
+function encode(frames: readonly Frame[]): Buffer {
+  const records = frames.flatMap((frame) => {
+    const body = GuestFrame.encode({ frame }).finish();
+    const head = Buffer.allocUnsafe(4);
+    head.writeUInt32BE(body.length, 0);
+    return [head, body];
+  });
+  return Buffer.concat(records);
 }
 
-/** A record that a killed broker left half-written ends the list; its sender sends it again. */
-function* readMessages(path: string): Iterable<Up> {
+/** Whole records, and how many bytes they are. */
+function readFrames(path: string): { frames: readonly Frame[]; bytes: number } {
   const bytes = existsSync(path) ? readFileSync(path) : Buffer.alloc(0);
-  for (let at = 0; at + 4 <= bytes.length;) {
-    const length = bytes.readUInt32BE(at);
-    if (at + 4 + length > bytes.length) return;
-    const { message } = AttachRequest.decode(bytes.subarray(at + 4, at + 4 + length));
-    if (message !== undefined) yield message;
-    at += 4 + length;
+  const frames: Frame[] = [];
+  let at = 0;
+  while (at + 4 <= bytes.length) {
+    const end = at + 4 + bytes.readUInt32BE(at);
+    if (end > bytes.length) break;
+    const { frame } = GuestFrame.decode(bytes.subarray(at + 4, end));
+    if (frame !== undefined) frames.push(frame);
+    at = end;
   }
+  return { frames, bytes: at };
 }

@@ -255,6 +255,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         files: { ...collected.files, paths: [...collected.files.paths] },
         refused: [...collected.refused],
         runMs: end.runMs,
+        collectMs: end.collectMs,
         ...(end.error === '' ? {} : { reason: 'SandboxLost', message: end.error }),
       };
       return await commit(outcome, collected, all, from);

@@ -25,6 +25,8 @@ export const outcomeSchema = z.object({
   fromVersion: z.int().optional(),
   toVersion: z.int().optional(),
   runMs: z.int(),
+  /** Comparing the tree afterwards. */
+  collectMs: z.int().optional(),
   /** Of `unknown`, or of a command that could not start. */
   reason: z.string().optional(),
   message: z.string().optional(),
