@@ -53,6 +53,7 @@ export const execBench: Bench = async ({ installation, samples = 300, onProgress
         reference: { name: 'kubernetes exec, kept websocket client', sample: () => execInPod(exec, pod) },
         samples,
         warmUp: 20,
+        settleMs: 150,
         onProgress: (done, of) => {
           if (done % 50 === 0) onProgress(`${done} of ${of} samples`);
         },

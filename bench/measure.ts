@@ -1,5 +1,7 @@
 /** Subject and reference, sample by sample in turn, so that a noisy moment of the machine hits both alike. */
 
+import { setTimeout as delay } from 'node:timers/promises';
+
 /** Runs once and is timed as a whole. */
 export type Sample = (index: number, signal: AbortSignal) => Promise<void>;
 export type Side = Readonly<{ name: string; sample: Sample; /** Untimed, before each sample. */ before?: Sample }>;
@@ -17,6 +19,8 @@ export type Plan = Readonly<{
   reference: Side;
   samples: number;
   warmUp: number;
+  /** Untimed rest before each sample: what the other side left to do (closing a container's process) is not billed here. */
+  settleMs?: number;
   onProgress?: (done: number, of: number) => void;
   /** Milliseconds, monotonic. */
   now?: () => number;
@@ -27,6 +31,7 @@ export async function measure(plan: Plan, signal: AbortSignal): Promise<Figures>
   const time = async (side: Side, index: number): Promise<number> => {
     signal.throwIfAborted();
     await side.before?.(index, signal);
+    if (plan.settleMs !== undefined) await delay(plan.settleMs, undefined, { signal });
     const began = now();
     await side.sample(index, signal);
     return now() - began;
