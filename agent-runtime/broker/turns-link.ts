@@ -13,6 +13,8 @@ import type { Broker, TurnsLink, Up } from './broker.ts';
 
 export type Target = Readonly<{ address: string; tlsName: string; ca: Buffer; tokenFile: string }>;
 
+/** The first tries are short: a network policy that is not in force yet swallows a first packet, and TCP waits a second. */
+const FIRST_CONNECT_MS = 200;
 const CONNECT_MS = 3_000;
 const MAX_HOPS = 3;
 const TOKEN_REFRESH_MS = 120_000;
@@ -27,7 +29,14 @@ export async function keepAttached(
   let address = target.address;
   let hops = 0;
   for (let attempt = 0; !signal.aborted; attempt += 1) {
-    const outcome = await attach(address, secure, target, broker, signal).catch((error: unknown) => ({
+    const outcome = await attach(
+      address,
+      secure,
+      target,
+      broker,
+      Math.min(CONNECT_MS, FIRST_CONNECT_MS * 2 ** attempt),
+      signal,
+    ).catch((error: unknown) => ({
       failed: error instanceof Error ? error.message : String(error),
     }));
     if ('redirect' in outcome && hops < MAX_HOPS) {
@@ -53,6 +62,7 @@ async function attach(
   secure: ChannelCredentials,
   target: Target,
   broker: Broker,
+  connectMs: number,
   signal: AbortSignal,
 ): Promise<Outcome> {
   const dial = () =>
@@ -70,7 +80,7 @@ async function attach(
   const bulkClient = dial();
   try {
     await new Promise<void>((resolve, reject) =>
-      client.waitForReady(Date.now() + CONNECT_MS, (error) => (error ? reject(error) : resolve())),
+      client.waitForReady(Date.now() + connectMs, (error) => (error ? reject(error) : resolve())),
     );
     const metadata = new Metadata();
     metadata.set('authorization', `Bearer ${(await readFile(target.tokenFile, 'utf8')).trim()}`);
