@@ -37,7 +37,15 @@ export const coldBench: Bench = async ({ installation, samples = 20, onProgress 
       {
         subject: {
           name: 'applied → result in status',
-          before: async () => void (await remove('workspace', '--all')),
+          // Its pod too: it would hold the room that the next one needs.
+          before: async () => {
+            await remove('workspace', '--all');
+            await kubectl.run(
+              ['-n', TEAM, 'wait', '--for=delete', 'pod', '-l', 'app.kubernetes.io/managed-by=lathe', '--timeout=30s'],
+              {},
+              signal,
+            );
+          },
           sample: async (i) => {
             const name = `cold${i < 0 ? `-w${-i}` : `-${i}`}`;
             const finished = until(
@@ -47,7 +55,10 @@ export const coldBench: Bench = async ({ installation, samples = 20, onProgress 
             await custom.createNamespacedCustomObject({
               ...GROUP,
               plural: 'workspaces',
-              body: object('Workspace', name, { volume: { mode: 'Ephemeral' } }),
+              body: object('Workspace', name, {
+                volume: { mode: 'Ephemeral' },
+                environment: { resources: { cpu: '500m', memory: '256Mi' } },
+              }),
             });
             await custom.createNamespacedCustomObject({
               ...GROUP,
