@@ -15,8 +15,7 @@ export function compileGlobs(patterns: readonly string[]): (path: string) => boo
   const names = new Set(compiled.flatMap(anywhere));
   const others = compiled.filter((pattern) => anywhere(pattern).length === 0);
   return (path) =>
-    (names.size > 0 && hasSegment(path, names)) ||
-    (others.length > 0 && others.some((other) => matchPath(other, segmentsOf(path))));
+    (names.size > 0 && hasSegment(path, names)) || others.some((other) => matchPath(other, segmentsOf(path)));
 }
 
 function compile(pattern: string): readonly Segment[] {
