@@ -60,7 +60,7 @@ async function buildHere(
   say: (line: string) => void,
   signal: AbortSignal,
 ): Promise<readonly Image[]> {
-  await ensurePackages(['mmdebstrap', 'tar'], say, signal);
+  await ensurePackages(['mmdebstrap', 'debian-archive-keyring', 'tar'], say, signal);
   const workshop: Workshop = { cache: join(cacheRoot(), 'images'), say };
   const images: Image[] = [];
   const used = new Set<string>();
