@@ -64,4 +64,6 @@ test('FW27: whatever comes in, what comes out is absolute, inside, stable and ne
 
 test('S7: control, bidi and zero-width characters of a name are spelled out', () => {
   expect(escapeName('a\u001b[2Jb\u202ec\u200bd"')).toBe('"a\\u{1b}[2Jb\\u{202e}c\\u{200b}d\\u{22}"');
+  // A Hangul filler looks like nothing at all; half a pair is no character.
+  expect(escapeName('a\u3164b\ud800')).toBe('"a\\u{3164}b\\u{d800}"');
 });

@@ -37,11 +37,13 @@ export function canonicalPath(input: string | Uint8Array): PathResult {
   return { path: `/${kept.join('/')}` };
 }
 
-/** A name as people may see it: control, bidi and zero-width characters and broken bytes are spelled out. At most 200 characters. */
+/** A name as people may see it: what can't be seen or turns text around, and broken bytes, are spelled out. At most 200 characters. */
 export function escapeName(name: string | Uint8Array): string {
   const text = typeof name === 'string' ? name : Buffer.from(name).toString('utf8');
   const shown = [...text]
-    .map((c) => (/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD"\\]/u.test(c) ? `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}` : c))
+    .map((c) =>
+      /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{DI}\uFFFD"\\]/u.test(c) ? `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}` : c,
+    )
     .join('');
   return `"${shown.length > 200 ? `${shown.slice(0, 200)}…` : shown}"`;
 }

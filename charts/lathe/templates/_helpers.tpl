@@ -16,11 +16,25 @@ readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end }}
 
+{{- define "lathe.passwordSecret" -}}
+{{ .Values.postgres.passwordSecretName | default "lathe-postgres" }}
+{{- end }}
+
+{{- /* Names of the Secrets with model keys, as JSON: of the values' model, of the default class, of other classes. */}}
+{{- define "lathe.modelSecrets" -}}
+{{- $names := list }}
+{{- with .Values.model.secretName }}{{ $names = append $names . }}{{ end }}
+{{- range .Values.class.spec.models }}
+{{- with .apiKeySecret }}{{ $names = append $names .name }}{{ end }}
+{{- end }}
+{{- concat $names .Values.model.otherSecretNames | uniq | toJson }}
+{{- end }}
+
 {{- define "lathe.databaseEnv" -}}
-{{- if .Values.postgres.embedded }}
+{{- if .Values.postgres.embedded -}}
 # By the Service's address, which the kubelet puts into the environment: clusters without DNS can do this too.
 - name: LATHE_DATABASE_PASSWORD
-  valueFrom: { secretKeyRef: { name: lathe-postgres, key: password } }
+  valueFrom: { secretKeyRef: { name: {{ include "lathe.passwordSecret" . }}, key: password } }
 - name: LATHE_DATABASE_URL
   value: postgres://lathe:$(LATHE_DATABASE_PASSWORD)@$(LATHE_POSTGRES_SERVICE_HOST):5432/postgres
 {{- else }}
@@ -38,8 +52,9 @@ capabilities: { drop: [ALL] }
 livenessProbe:
   httpGet: { path: /healthz, port: health }
   periodSeconds: 10
-  failureThreshold: 3
+  timeoutSeconds: 5
 readinessProbe:
   httpGet: { path: /readyz, port: health }
   periodSeconds: 2
+  timeoutSeconds: 5
 {{- end }}

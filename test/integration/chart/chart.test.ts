@@ -1,85 +1,209 @@
-/** What the chart makes, as Helm renders it: rights, confinement, and values that are refused. */
-import { beforeAll, describe, expect, test } from 'vitest';
-import { parseAllDocuments } from 'yaml';
-import { binaries } from '../../cluster/binaries.ts';
-import { run } from '../../cluster/run.ts';
+import { readdir, readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import { parse } from 'yaml';
+import { describe, expect, test } from 'vitest';
+import { readMigrateConfig, readOperatorConfig, readTurnsConfig } from '../../../operator/config.ts';
+import { CHART, find, helm, NAMESPACE, podOf, render, type Pod, type Rendered, type Values } from './render.ts';
 
-type Made = Readonly<{
-  kind: string;
-  metadata: { name: string; annotations?: Record<string, string> };
-  spec?: { template?: { spec: { containers: Container[]; initContainers?: Container[] } } };
-  rules?: { resources: string[]; verbs: string[]; apiGroups: string[] }[];
-}>;
-type Container = Readonly<{ name: string; securityContext: object }>;
-let helm: string;
-beforeAll(async () => {
-  helm = (await binaries(() => undefined, AbortSignal.timeout(60_000), 'helm'))['helm'] ?? 'helm';
+const WORKLOADS = ['Deployment', 'StatefulSet', 'DaemonSet', 'Job', 'CronJob'];
+const workloads = (objects: readonly Rendered[]) => objects.filter((object) => WORKLOADS.includes(object.kind));
+
+describe('values', () => {
+  test.for<[situation: string, values: Values]>([
+    ['as they are', {}],
+    ['a model', { model: { secretName: 'anthropic' } }],
+    ['another Postgres', { postgres: { embedded: false, url: { secretName: 'db' } } }],
+    ['nothing that can be left out', { class: { create: false }, crds: { install: false } }],
+  ])('%s: helm lint has nothing to say', async ([, values]) => {
+    expect(await helm(['lint', '--strict', CHART], values)).toContain('0 chart(s) failed');
+  });
+
+  test.for<[situation: string, values: Values, says: RegExp]>([
+    ['a name that is misspelt', { modell: { secretName: 'x' } }, /modell/],
+    ['one that is misspelt further down', { postgres: { storag: '1Gi' } }, /storag/],
+    ['no such log level', { logLevel: 'loud' }, /logLevel/],
+    ['half a replica', { turns: { replicas: 0.5 } }, /replicas/],
+    ['an external Postgres without its URL', { postgres: { embedded: false } }, /postgres\.url\.secretName must name/],
+  ])('%s is refused by name', async ([, values, says]) => {
+    await expect(render(values)).rejects.toThrow(says);
+  });
 });
-const render = async (...set: string[]) => {
-  const args = ['template', 'lathe', 'charts/lathe', '--namespace', 'install', ...set.flatMap((s) => ['--set', s])];
-  return parseAllDocuments(await run([helm, ...args], AbortSignal.timeout(30_000))).flatMap((d) =>
-    d.toJS() === null ? [] : [d.toJS() as Made],
-  );
-};
-const named = (objects: readonly Made[], kind: string, name: string) =>
-  objects.filter((o) => o.kind === kind && o.metadata.name === name);
 
-describe('the chart', () => {
-  test('helm lint finds nothing', async () => {
-    expect(await run([helm, 'lint', 'charts/lathe'], AbortSignal.timeout(30_000))).toContain('0 chart(s) failed');
+describe('pods', () => {
+  test('pass Pod Security restricted, have a read-only root and a memory limit', async () => {
+    const faults = workloads(await render()).flatMap((object) =>
+      faultsOf(podOf(object)).map((fault) => `${object.metadata.name}: ${fault}`),
+    );
+    expect(faults).toEqual([]);
   });
 
-  test('every container of ours is confined as a sandbox is', async () => {
-    const pods = (await render()).flatMap((o) => o.spec?.template?.spec ?? []);
-    const containers = pods.flatMap((p) => [...p.containers, ...(p.initContainers ?? [])]);
-    expect(containers.map((c) => c.name).toSorted()).toEqual(['migrate', 'operator', 'postgres', 'turns']);
-    for (const c of containers)
-      expect(c.securityContext).toEqual({
-        allowPrivilegeEscalation: false,
-        readOnlyRootFilesystem: true,
-        capabilities: { drop: ['ALL'] },
-      });
-  });
-
-  test('CRDs are kept when the release goes', async () => {
-    const crds = (await render()).filter((o) => o.kind === 'CustomResourceDefinition');
-    expect(crds).toHaveLength(4);
-    for (const crd of crds) expect(crd.metadata.annotations?.['helm.sh/resource-policy']).toBe('keep');
-  });
-
-  test('the turn controller may review tokens, and read its certificate and the one key that is named', async () => {
-    const objects = await render('model.secretName=anthropic', 'model.name=m');
-    expect(named(objects, 'ClusterRole', 'lathe-turns')[0]?.rules).toEqual([
-      { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
-    ]);
-    expect(named(objects, 'Role', 'lathe-turns')[0]?.rules).toEqual([
-      { apiGroups: [''], resources: ['secrets'], resourceNames: ['lathe-turns-tls', 'anthropic'], verbs: ['get'] },
+  test('are given the environment that their program reads', async () => {
+    const objects = await render();
+    const operator = podOf(find(objects, 'Deployment', 'lathe-operator'));
+    const turns = podOf(find(objects, 'Deployment', 'lathe-turns'));
+    expect(readMigrateConfig(environmentOf(operator.initContainers[0])).LATHE_DATABASE_URL).toMatch(/^postgres:/);
+    expect(readOperatorConfig(environmentOf(operator.containers[0]))).toMatchObject({
+      LATHE_RUNTIME_IMAGE: 'lathe.dev/runtime:latest',
+      LATHE_SANDBOX_IMAGE: 'lathe.dev/sandbox:latest',
+    });
+    const config = readTurnsConfig(environmentOf(turns.containers[0]));
+    expect(turns.containers[0]?.ports).toEqual([
+      { name: 'health', containerPort: config.LATHE_HEALTH_PORT },
+      { name: 'sandboxes', containerPort: config.LATHE_SANDBOX_PORT },
+      { name: 'programs', containerPort: config.LATHE_PROGRAMS_PORT },
     ]);
   });
 
-  test('the operator has no wildcard, and no right to Secrets outside of its namespace', async () => {
-    const rules = named(await render(), 'ClusterRole', 'lathe-operator')[0]?.rules ?? [];
-    expect(rules.length).toBeGreaterThan(0);
-    for (const rule of rules) {
-      expect([...rule.verbs, ...rule.resources, ...rule.apiGroups]).not.toContain('*');
-      expect(rule.resources).not.toContain('secrets');
-    }
+  test('carry the labels by which the policies of sandboxes let them out', async () => {
+    const { template } = find(await render(), 'Deployment', 'lathe-turns').spec as {
+      template: { metadata: { labels: object } };
+    };
+    expect(template.metadata.labels).toMatchObject({
+      'app.kubernetes.io/name': 'lathe',
+      'app.kubernetes.io/component': 'turns',
+    });
+  });
+});
+
+describe('Postgres', () => {
+  test('of the chart keeps its password when the release goes, as its volume stays too', async () => {
+    const secret = find(await render(), 'Secret', 'lathe-postgres');
+    expect(secret.metadata.annotations['helm.sh/resource-policy']).toBe('keep');
   });
 
-  test('another Postgres: no StatefulSet, and the URL comes from the Secret that is named', async () => {
-    const objects = await render('postgres.embedded=false', 'postgres.url.secretName=mine');
-    expect(objects.filter((o) => o.kind === 'StatefulSet')).toEqual([]);
-    expect(JSON.stringify(named(objects, 'Deployment', 'lathe-turns'))).toContain(
-      '"secretKeyRef":{"name":"mine","key":"url"}',
+  test('of the chart is reached by our own processes alone', async () => {
+    const policy = find(await render(), 'NetworkPolicy', 'lathe-postgres');
+    expect(policy.metadata.namespace).toBe(NAMESPACE);
+    expect(JSON.stringify(policy.spec)).not.toContain('namespaceSelector');
+    expect(policy.spec).toMatchObject({ policyTypes: ['Ingress'], ingress: [{ from: [{}], ports: [{ port: 5432 }] }] });
+  });
+
+  test('takes its settings as the official image does', async () => {
+    const pod = podOf(
+      find(await render({ postgres: { settings: { max_connections: 2_000_000 } } }), 'StatefulSet', 'lathe-postgres'),
+    );
+    expect(pod.containers[0]?.args).toEqual(
+      expect.arrayContaining(['-c', 'max_connections=2000000', 'listen_addresses=*', 'wal_compression=on']),
     );
   });
 
-  test.for<[situation: string, set: string[], says: string]>([
-    ['a value that does not exist', ['turnz.replicas=2'], 'turnz'],
-    ['another Postgres without its Secret', ['postgres.embedded=false'], 'postgres.url.secretName must name'],
-    ['a key without a model', ['model.secretName=a'], 'model.name must name'],
-    ['a level that is none', ['logLevel=loud'], 'logLevel'],
-  ])('refused: %s', async ([, set, says]) => {
-    await expect(render(...set)).rejects.toThrow(says);
+  test('with a password of yours: none is made up, so a render without a cluster is the same each time', async () => {
+    const values = { postgres: { passwordSecretName: 'mine' } };
+    const objects = await render(values);
+    expect(objects.filter((object) => object.kind === 'Secret')).toEqual([]);
+    expect(await render(values)).toEqual(objects);
+    const turns = podOf(find(objects, 'Deployment', 'lathe-turns')).containers[0];
+    expect(turns?.env.find((variable) => variable.name === 'LATHE_DATABASE_PASSWORD')?.valueFrom).toEqual({
+      secretKeyRef: { name: 'mine', key: 'password' },
+    });
+  });
+
+  test('of your own: none of ours is installed, and the URL comes from your Secret', async () => {
+    const objects = await render({ postgres: { embedded: false, url: { secretName: 'db', secretKey: 'dsn' } } });
+    expect(objects.filter((object) => object.metadata.name === 'lathe-postgres')).toEqual([]);
+    for (const object of workloads(objects)) {
+      const pod = podOf(object);
+      for (const container of [...pod.initContainers, ...pod.containers])
+        expect(container.env.find((variable) => variable.name === 'LATHE_DATABASE_URL')?.valueFrom).toEqual({
+          secretKeyRef: { name: 'db', key: 'dsn' },
+        });
+    }
   });
 });
+
+describe('the default class', () => {
+  const classOf = async (values: Values) => find(await render(values), 'WorkspaceClass', 'default');
+
+  test('has our image and, with a key named, a model', async () => {
+    const made = await classOf({ model: { secretName: 'anthropic' } });
+    expect(made.metadata.annotations['lathe.dev/is-default-class']).toBe('true');
+    expect(made.spec).toMatchObject({
+      images: { default: 'lathe.dev/sandbox:latest' },
+      models: [{ provider: 'Anthropic', apiKeySecret: { name: 'anthropic', key: 'key' } }],
+    });
+  });
+
+  test('takes further models, images and ceilings, and nothing that was said is dropped', async () => {
+    const scripted = { name: 'scripted', provider: 'Scripted', script: '- text: hello' };
+    const said = {
+      models: [scripted],
+      defaultModel: 'scripted',
+      images: { allowed: ['docker.io/**'] },
+      limits: { steps: 3 },
+    };
+    const { spec } = await classOf({ model: { secretName: 'anthropic', name: 'm' }, class: { spec: said } });
+    expect(spec).toMatchObject({
+      defaultModel: 'scripted',
+      images: { default: 'lathe.dev/sandbox:latest', allowed: ['docker.io/**'] },
+      limits: { steps: 3 },
+    });
+    expect(spec?.['models']).toEqual([expect.objectContaining({ name: 'm' }), scripted]);
+  });
+
+  test('has no model where none is named', async () => {
+    expect((await classOf({})).spec).toEqual({ images: { default: 'lathe.dev/sandbox:latest' } });
+  });
+});
+
+describe('custom resource definitions', () => {
+  test('are those that are generated, and stay when the release goes', async () => {
+    const folder = fileURLToPath(new URL('../../../crds/gen/', import.meta.url));
+    const generated = await Promise.all(
+      (await readdir(folder)).map(async (file) => parse(await readFile(`${folder}${file}`, 'utf8')) as Rendered),
+    );
+    const installed = (await render()).filter((object) => object.kind === 'CustomResourceDefinition');
+    expect(installed.map((crd) => crd.metadata.name).toSorted()).toEqual(
+      generated.map((crd) => crd.metadata.name).toSorted(),
+    );
+    for (const crd of generated) {
+      const there = find(installed, crd.kind, crd.metadata.name);
+      expect(there.spec).toEqual(crd.spec);
+      expect(there.metadata.annotations['helm.sh/resource-policy']).toBe('keep');
+    }
+  });
+
+  test('can be left to somebody else', async () => {
+    const objects = await render({ crds: { install: false } });
+    expect(objects.filter((object) => object.kind === 'CustomResourceDefinition')).toEqual([]);
+  });
+});
+
+test('the notes end with commands, and their resources parse', async () => {
+  const text = await helm(['install', 'lathe', CHART, '--namespace', NAMESPACE, '--dry-run=client']);
+  const notes = text.slice(text.indexOf('NOTES:'));
+  const manifest = /<<EOF\n([\s\S]*?)\n\s*EOF/.exec(notes)?.[1] ?? '';
+  expect(manifest.split(/\n\s*---\n/).map((document) => (parse(document) as Rendered).kind)).toEqual([
+    'Workspace',
+    'Turn',
+  ]);
+  expect(notes).toContain('kubectl wait --for=condition=Finished');
+  expect(notes).toContain('--reuse-values --set model.secretName=');
+});
+
+/** What Pod Security `restricted` would refuse, and our own habits beyond it. */
+function faultsOf(pod: Pod): string[] {
+  const own = pod.securityContext;
+  const faults: string[] = [];
+  for (const [field, want] of [
+    ['runAsNonRoot', true],
+    ['seccompProfile', { type: 'RuntimeDefault' }],
+  ] as const)
+    if (JSON.stringify(own[field]) !== JSON.stringify(want)) faults.push(`securityContext.${field}`);
+  for (const field of ['hostNetwork', 'hostPID', 'hostIPC']) if (pod[field] !== undefined) faults.push(field);
+  for (const volume of pod.volumes) if ('hostPath' in volume) faults.push(`volume ${JSON.stringify(volume)}`);
+  for (const container of [...pod.initContainers, ...pod.containers]) {
+    const locked = { allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: { drop: ['ALL'] } };
+    if (JSON.stringify(container.securityContext) !== JSON.stringify(locked))
+      faults.push(`${container.name}: security`);
+    if (container.resources?.limits?.['memory'] === undefined) faults.push(`${container.name}: no memory limit`);
+  }
+  return faults;
+}
+
+/** As the kubelet would put it together, with something for what comes from elsewhere. */
+function environmentOf(container: Pod['containers'][number] | undefined): Record<string, string> {
+  const elsewhere: Record<string, string> = { LATHE_POSTGRES_SERVICE_HOST: '10.0.0.1' };
+  for (const { name, value } of container?.env ?? [])
+    elsewhere[name] = value?.replaceAll(/\$\((\w+)\)/g, (_, other: string) => elsewhere[other] ?? '') ?? 'elsewhere';
+  return elsewhere;
+}
