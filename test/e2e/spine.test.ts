@@ -23,6 +23,13 @@ describe('a workspace and a command', () => {
     });
     expect(conditionOf(turn, 'Succeeded')?.status).toBe('True');
     expect(turn.status?.['output']).toContain('done');
+    // CD4: a claim of its own, named after it and gone with it.
+    const claim = await world.get('pvc', 'plain');
+    expect(claim.status?.phase).toBe('Bound');
+    expect((await world.get('workspace', 'plain')).status?.['volume']).toEqual({
+      mode: 'Persistent',
+      claimName: 'plain',
+    });
   });
 
   test('a command that fails ends the turn Failed with its exit code, and its files are kept', async () => {
