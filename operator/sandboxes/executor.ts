@@ -16,7 +16,8 @@ import { outcomeSchema, unknownOutcome, type Outcome } from './outcome.ts';
 import type { OwnedWorkspace, Ownership } from './ownership.ts';
 import type { SandboxProvider } from './provider.ts';
 import { WINDOW_BYTES, type Meeting, type News, type Session } from './session.ts';
-import { syncTo } from './sync.ts';
+import { readySession } from './ready-session.ts';
+import { whyLost } from './why-lost.ts';
 
 export type ExecRequest = Readonly<{
   id: string;
@@ -58,8 +59,6 @@ export type ExecutorDeps = Readonly<{
 }>;
 
 const GRACE_MS = 5_000;
-/** How long a termination of the container is waited for, to say why the guest is gone (ARCHITECTURE 1). */
-const TERMINATION_MS = 5_000;
 /** How long a broker that was attached may stay away before its pod is asked for anew. */
 const REATTACH_MS = 3_000;
 
@@ -206,7 +205,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
               );
             break;
           case 'lost': {
-            const [reason, message] = await whyLost(session ?? meeting.session, news.value.reason);
+            const [reason, message] = await whyLost(store, session ?? meeting.session, news.value.reason);
             return await giveUp(reason, message, session ?? meeting.session);
           }
           case 'finished':
@@ -327,26 +326,6 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     }
   }
 
-  /** The operator sees how the container ended and writes it down; that says more than "gone". */
-  async function whyLost(session: Session | undefined, said: string): Promise<[reason: string, message: string]> {
-    if (session === undefined) return ['SandboxLost', `${said} while the command ran`];
-    for (const deadline = performance.now() + TERMINATION_MS; performance.now() < deadline; await delay(250)) {
-      const rows = await store.terminations(session.sandbox, session.podUid).catch(() => []);
-      const last = rows.filter((row) => row.container === 'work').at(-1);
-      if (last === undefined) continue;
-      if (last.reason === 'OOMKilled')
-        return [
-          'OutOfMemory',
-          `the work container ran out of memory; the limit is what the Workspace's environment.resources.memory says`,
-        ];
-      return [
-        'SandboxLost',
-        `the work container ended (${last.reason}${last.exit_code === null ? '' : `, exit code ${last.exit_code}`}) while the command ran`,
-      ];
-    }
-    return ['SandboxLost', `${said} while the command ran`];
-  }
-
   /** While nobody is attached, the pod is asked for: an operator that lost it makes a new one. */
   function ensureWhileAway(owned: OwnedWorkspace, meeting: Meeting): Disposable {
     const timer = setInterval(() => {
@@ -400,32 +379,6 @@ type Dispatched = Readonly<{
   actor?: string;
   stdin: Buffer | undefined;
 }>;
-
-/** A sandbox that is attached, with a guest whose tree equals the head. */
-async function readySession(
-  deps: ExecutorDeps,
-  owned: OwnedWorkspace,
-  meeting: Meeting,
-  signal: AbortSignal,
-): Promise<Session> {
-  for (;;) {
-    if (meeting.session === undefined) await deps.provider.ensure(owned.workspace, signal);
-    const session = await meeting.sessionThat((s) => s.guestConnected(), signal);
-    try {
-      await owned.settling;
-      await syncTo(deps.store, owned, meeting, session, signal);
-      return session;
-    } catch (error) {
-      if (signal.aborted || error instanceof FenceLost) throw error;
-      deps.log.warn('a sandbox could not be synced', {
-        workspace: owned.workspace.id,
-        sandbox: session.sandbox,
-        err: error,
-      });
-      await delay(500, undefined, { signal });
-    }
-  }
-}
 
 /** A store that is away for a while holds the result up, it never loses it: the broker has it until it is settled. */
 async function retried<T>(owned: OwnedWorkspace, work: () => Promise<T>): Promise<T> {
