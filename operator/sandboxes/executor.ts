@@ -128,7 +128,10 @@ export function createExecutor(deps: ExecutorDeps): Executor {
   ): Promise<Outcome & { execution: string }> {
     const row = await store.getExecution(id);
     if (row === undefined) throw new Error(`execution ${id} is not there`);
-    if (row.state !== 'dispatched') return { ...outcomeSchema.parse(row.result), execution: id };
+    if (row.state !== 'dispatched') {
+      const versions = { fromVersion: Number(row.base_version), toVersion: Number(row.version ?? row.base_version) };
+      return { ...outcomeSchema.parse(row.result), ...versions, execution: id };
+    }
     const meeting = deps.meeting(owned.workspace.id);
     const fresh = !meeting.isWatched(id);
     const inbox = meeting.watch(id);

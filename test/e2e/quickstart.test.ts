@@ -60,8 +60,8 @@ test('the failing test is shown, the model mends it, and the patch is what it di
     'I will read the code',
     '$ cat src/invoice.js',
     'export function total',
-    '$ sed -i',
     '└ exit 0',
+    '$ sed -i',
     'All four tests pass',
     'Completed (Answered)',
   ];
