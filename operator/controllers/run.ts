@@ -193,8 +193,14 @@ export async function runControllers(options: ControllersOptions, signal: AbortS
     void attempt();
   }
 
+  const caches = { WorkspaceClass: classes, Workspace: workspaces, Turn: turns, Sandbox: sandboxes, Pod: pods };
+  const staleness = setInterval(() => {
+    for (const [kind, cache] of Object.entries(caches)) metrics.watchStale.set({ kind }, cache.staleForMs() / 1_000);
+  }, 5_000);
+  signal.addEventListener('abort', () => clearInterval(staleness), { once: true });
+
   // Wait for whole caches: acting on half of one would make what is there already.
-  await Promise.all([classes, workspaces, turns, sandboxes, pods].map((cache) => cache.whenSynced(signal)));
+  await Promise.all(Object.values(caches).map((cache) => cache.whenSynced(signal)));
   log.info('caches are whole', { count: workspaces.list().length });
   await Promise.all([project(), watchSandboxes(), renewCertificates(), ...Object.values(queues).map((q) => q.done)]);
 

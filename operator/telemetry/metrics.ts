@@ -7,6 +7,7 @@ export type Metrics = Readonly<{
   reconcileErrors: Counter<'kind'>;
   turns: Counter<'phase'>;
   ownedWorkspaces: Gauge;
+  watchStale: Gauge<'kind'>;
 }>;
 
 const KINDS = ['WorkspaceClass', 'Workspace', 'Turn', 'Sandbox'];
@@ -36,6 +37,12 @@ export function createMetrics(): Metrics {
       labelNames: ['phase'],
       registers,
     }),
+    watchStale: new Gauge({
+      name: 'lathe_watch_stale_seconds',
+      help: 'Since the API server was last heard of on the watch of a kind',
+      labelNames: ['kind'],
+      registers,
+    }),
     ownedWorkspaces: new Gauge({
       name: 'lathe_owned_workspaces',
       help: 'Workspaces that this replica owns',
@@ -46,6 +53,7 @@ export function createMetrics(): Metrics {
     metrics.reconciles.inc({ kind }, 0);
     metrics.reconcileErrors.inc({ kind }, 0);
   }
+  for (const kind of [...KINDS, 'Pod']) metrics.watchStale.set({ kind }, 0);
   for (const phase of PHASES) metrics.turns.inc({ phase }, 0);
   return metrics;
 }
