@@ -23,17 +23,38 @@ async function writes(): Promise<readonly string[]> {
     );
 }
 
+/** By kind, from the operator's own metrics. */
+async function reconciles(): Promise<Readonly<Record<string, number>>> {
+  const { namespace } = world.installation;
+  const pods = await world.list('pods', 'app.kubernetes.io/component=operator', namespace);
+  const text = await world.kubectl.run([
+    'get',
+    '--raw',
+    `/api/v1/namespaces/${namespace}/pods/${pods[0]?.metadata.name}:8080/proxy/metrics`,
+  ]);
+  return Object.fromEntries(
+    [...text.matchAll(/^lathe_reconciles_total\{kind="(\w+)"\} (\d+)$/gm)].map(([, kind, n]) => [
+      kind ?? '',
+      Number(n),
+    ]),
+  );
+}
+
 test.runIf(world.installation.cluster.auditLog !== undefined)(
   'K5: a turn in a warm sandbox costs at most 6 status writes of its own, and rest costs none',
   async () => {
     await world.apply(world.workspace('cost'), world.turn('warm-up', { workspace: 'cost', command: 'true' }));
     await world.finished('warm-up');
     const before = await settled();
+    const reconciledBefore = await reconciles();
     await world.apply(world.turn('counted', { workspace: 'cost', command: 'true' }));
     await world.finished('counted');
     const after = await settled();
+    const reconciledAfter = await reconciles();
+    const passes = (reconciledAfter['Turn'] ?? 0) - (reconciledBefore['Turn'] ?? 0);
     const cost = after.slice(before.length);
-    process.stdout.write(`writes of one warm turn: ${cost.join(', ')}\n`);
+    process.stdout.write(`one warm turn: ${passes} reconciles of it; writes: ${cost.join(', ')}\n`);
+    expect(passes).toBeLessThanOrEqual(8);
     expect(cost.filter((w) => w === 'patch turns/status').length).toBeLessThanOrEqual(6);
     expect(cost.filter((w) => w.includes('pods'))).toEqual([]);
   },
