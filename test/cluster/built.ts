@@ -42,6 +42,12 @@ export async function builtUp(name: string, say: Say, signal: AbortSignal): Prom
   };
   const wanted = controlPlane(layout, programs);
   const dead = await deadOf(layout, wanted);
+  if (dead.length === wanted.length && (await listProcesses(layout)).length > 0) {
+    // The machine went down, or everything was killed: what was left half-done is not worth repairing.
+    say(`cluster ${name} was left behind, nothing of it runs: starting over`);
+    await builtDown(name, say, signal);
+    return await builtUp(name, say, signal);
+  }
   if (dead.length === 0) return cluster;
   if (dead.length < wanted.length)
     say(`cluster ${name}: starting again what has ended: ${dead.map((p) => p.name).join(', ')}`);
