@@ -108,8 +108,8 @@ async function make(build: Build, folder: string, say: (line: string) => void, s
   const seconds = () => ((performance.now() - began) / 1000).toFixed(0);
   say(`building ${build.name} ${build.version} from source (once; minutes on a small machine) …`);
   const ticker = setInterval(() => say(`building ${build.name} … ${seconds()} s`), 30_000);
-  const env = { CGO_ENABLED: build.cgo ? '1' : '0', GOBIN: beside, GOFLAGS: '-trimpath' };
-  try {
+  const compile = async (more: string) => {
+    const env = { CGO_ENABLED: build.cgo ? '1' : '0', GOBIN: beside, GOFLAGS: `-trimpath${more}` };
     if (build.source === undefined) await run(['go', 'install', ...build.flags, ...build.packages], signal, { env });
     else {
       await run(['go', 'build', ...build.flags, '-o', join(beside, build.name), ...build.packages], signal, {
@@ -117,6 +117,16 @@ async function make(build: Build, folder: string, say: (line: string) => void, s
         cwd: sourceFolder(build.source),
       });
     }
+  };
+  try {
+    // A compiler that was short of memory or threads gets on with less at once; what it had done is kept.
+    await compile('').catch(async (error: unknown) => {
+      signal.throwIfAborted();
+      say(
+        `building ${build.name} failed after ${seconds()} s and is tried once more, one package at a time: ${String(error).slice(0, 300)}`,
+      );
+      await compile(' -p=1');
+    });
     for (const link of build.links ?? []) await symlink(build.name, join(beside, link));
     await rename(beside, folder);
     say(`building ${build.name}: ${seconds()} s`);

@@ -20,7 +20,7 @@ export function run(
     const stdout: Buffer[] = [];
     let stderr = '';
     child.stdout.on('data', (bytes: Buffer) => stdout.push(bytes));
-    child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-8_000)));
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr = shortened(stderr + text, 16_000)));
     child.once('error', (cause) => reject(new Error(`${program} could not run: ${cause.message}`, { cause })));
     child.once('close', (code, killedBy) => {
       const output = Buffer.concat(stdout).toString('utf8');
@@ -28,11 +28,16 @@ export function run(
       else
         reject(
           new Error(
-            `${command.slice(0, 6).join(' ')} ended with ${code ?? killedBy}:\n${(stderr || output).trim().slice(-3_000)}`,
+            `${command.slice(0, 6).join(' ')} ended with ${code ?? killedBy}:\n${shortened((stderr || output).trim())}`,
           ),
         );
     });
     child.stdin.on('error', () => undefined);
     child.stdin.end(options.input);
   });
+}
+
+/** The cause stands at the beginning as often as at the end. */
+function shortened(text: string, max = 3_000): string {
+  return text.length <= max ? text : `${text.slice(0, max / 2)}\n[…]\n${text.slice(-max / 2)}`;
 }
