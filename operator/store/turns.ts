@@ -30,18 +30,19 @@ export function turnQueries(
   | 'cancelRequests'
 > {
   return {
-    claimTurn: (replica, signal) =>
+    claimTurn: (replica, running, signal) =>
       db.transaction(async (query) => {
-        // Only the first unfinished turn of a workspace; a running one only when its owner is gone.
+        // Only the first unfinished turn of a workspace. A running one when its owner is gone, or when it is ours by a
+        // lease that came otherwise (its broker attached here first, or a heartbeat was late) and nobody here runs it.
         const [turn] = await query<TurnRow>(
           'claim-turn',
           `SELECT ${turnColumns('t')} FROM turn t JOIN workspace w ON w.id = t.workspace
              LEFT JOIN lease l ON l.workspace = t.workspace LEFT JOIN replica r ON r.id = l.replica
            WHERE t.phase IN ('Queued', 'Running') AND w.deleted_at IS NULL AND w.seed_state IN ('None', 'Done')
              AND NOT EXISTS (SELECT 1 FROM turn e WHERE e.workspace = t.workspace AND e.ordinal < t.ordinal AND e.phase IN ('Queued', 'Running'))
-             AND (${FREE} OR (t.phase = 'Queued' AND l.replica = $1))
+             AND (${FREE} OR l.replica = $1) AND t.id <> ALL($2::uuid[])
            ORDER BY t.ordinal LIMIT 1 FOR UPDATE OF t SKIP LOCKED`,
-          [replica],
+          [replica, running],
         );
         if (turn === undefined) return undefined;
         const lease = await acquire(query, turn.workspace, replica);

@@ -106,8 +106,11 @@ export interface WorkspaceStore {
   /** @throws PermanentError NotFound */
   readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal): AsyncIterable<Buffer>;
 
-  /** The next turn that may run, its workspace's lease with it: queued, or running under an owner that is gone. */
-  claimTurn(replica: string, signal?: AbortSignal): Promise<Claim | undefined>;
+  /**
+   * The next turn that may run, its workspace's lease with it: queued, or running with nobody to run it: its owner is
+   * gone, or it is this replica and the turn is not among `running`, those that it runs at the moment.
+   */
+  claimTurn(replica: string, running: readonly string[], signal?: AbortSignal): Promise<Claim | undefined>;
   claimSeed(replica: string, signal?: AbortSignal): Promise<SeedClaim | undefined>;
   finishSeed(lease: Lease, error: string | undefined, signal?: AbortSignal): Promise<void>;
   getTurn(id: string, signal?: AbortSignal): Promise<TurnRow | undefined>;
