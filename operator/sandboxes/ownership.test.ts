@@ -9,9 +9,10 @@ const lease: Lease = { workspace: 'w', incarnation: 1n, epoch: 1n, token: 't' };
 
 /** The few queries that ownership makes; `beats` is whether the store answers heartbeats. */
 function world(options: { idleMs?: number } = {}) {
-  const seen = { released: 0, beats: true, now: 0 };
+  const seen = { released: 0, beats: true as boolean | 'hang', now: 0 };
   const store = {
     heartbeat: async () => {
+      if (seen.beats === 'hang') await new Promise(() => undefined);
       if (!seen.beats) throw new Error('away');
       return { incarnation: 1n };
     },
@@ -46,11 +47,11 @@ test('TL22: a workspace that nobody used for a while is given back, one in use i
   const owned = await own(ownership);
   const gate = Promise.withResolvers<void>();
   const using = ownership.using(owned, () => gate.promise);
-  seen.now = 5_000;
+  seen.now = 3_000;
   await expect.poll(() => ownership.count).toBe(1);
   gate.resolve();
   await using;
-  seen.now = 10_000;
+  seen.now = 6_000;
   await expect.poll(() => seen.released).toBe(1);
   expect(owned.signal.aborted).toBe(true);
   expect(ownership.count).toBe(0);
@@ -67,6 +68,25 @@ test('an owner whose heartbeats do not arrive stops itself before anybody may ta
   expect(owned.signal.aborted).toBe(false);
   seen.now = 8_100;
   await expect.poll(() => owned.signal.aborted).toBe(true);
+  await end();
+});
+
+test('an owner whose heartbeat hangs stops itself all the same', async () => {
+  const { seen, ownership, ready, end } = world({ idleMs: 1_000_000 });
+  await ready;
+  const owned = await own(ownership);
+  seen.beats = 'hang';
+  seen.now = 8_100;
+  await expect.poll(() => owned.signal.aborted).toBe(true);
+  await end();
+});
+
+test('a workspace that is asked for twice at once has one owner here, and one queue', async () => {
+  const { ownership, ready, end } = world();
+  await ready;
+  const [first, second] = await Promise.all([own(ownership), own(ownership)]);
+  expect(first).toBe(second);
+  expect(first.signal.aborted).toBe(false);
   await end();
 });
 

@@ -38,6 +38,7 @@ export class Ownership {
   readonly replica: string;
   readonly #options: OwnershipOptions;
   readonly #held = new Map<string, Held>();
+  readonly #releasing = new Map<string, Promise<void>>();
   readonly #now: () => number;
   #goodAt = Number.NEGATIVE_INFINITY;
 
@@ -51,19 +52,29 @@ export class Ownership {
   async run(ready: () => void, signal: AbortSignal): Promise<void> {
     const { store, replica, address, log } = this.#options;
     const everyMs = this.#options.heartbeatMs ?? 2_000;
-    while (!signal.aborted) {
-      const sentAt = this.#now();
+    // On its own, because a heartbeat may hang: a connection that swallows everything fails after minutes.
+    const watchdog = setInterval(
+      () => {
+        if (this.#now() - this.#goodAt > SELF_STOP_MS) this.#dropAll('no heartbeat reached the store');
+      },
+      Math.min(everyMs, 250),
+    );
+    const beat = async (sentAt: number) => {
       try {
         await store.heartbeat({ replica, address });
         if (this.#goodAt === Number.NEGATIVE_INFINITY) ready();
-        this.#goodAt = sentAt;
+        this.#goodAt = Math.max(this.#goodAt, sentAt);
       } catch (err) {
         log.warn('heartbeat failed', { replica, err });
       }
-      if (this.#now() - this.#goodAt > SELF_STOP_MS) this.#dropAll('no heartbeat reached the store');
-      await this.#releaseIdle();
+    };
+    while (!signal.aborted) {
+      const sentAt = this.#now();
+      await settledOrAborted(beat(sentAt), signal);
+      this.#releaseIdle();
       await pause(Math.max(0, everyMs - (this.#now() - sentAt)), signal);
     }
+    clearInterval(watchdog);
     this.#dropAll('this replica stops');
     await store.releaseAll(replica).catch((err: unknown) => log.warn('leases were not released', { replica, err }));
   }
@@ -83,6 +94,8 @@ export class Ownership {
       held.owned.workspace = workspace;
       return held.owned;
     }
+    // Else the lease that is on its way back would be taken for ours again.
+    await this.#releasing.get(workspace.id);
     const got = await this.#options.store.acquire(workspace.id, this.replica, signal);
     if ('owner' in got) return { redirect: got.owner.address };
     return await this.hold(workspace, got.lease, signal);
@@ -98,6 +111,12 @@ export class Ownership {
     if (held !== undefined) this.#drop(workspace.id, 'it was acquired anew');
     // Read under the lease: from here on only we move it.
     const { head } = await this.#options.store.head(workspace.id, signal);
+    // A turn is claimed while its broker attaches: whoever was first here made the one owner, with the one queue.
+    const meanwhile = this.#held.get(workspace.id);
+    if (meanwhile !== undefined) {
+      if (meanwhile.owned.lease.epoch >= lease.epoch) return meanwhile.owned;
+      this.#drop(workspace.id, 'it was acquired anew');
+    }
     const abort = new AbortController();
     let tail: Promise<unknown> = Promise.resolve();
     const owned: OwnedWorkspace = {
@@ -136,14 +155,17 @@ export class Ownership {
       this.#drop(owned.workspace.id, 'the store says it is not ours');
   }
 
-  async #releaseIdle(): Promise<void> {
-    const idleMs = this.#options.idleMs ?? 30_000;
+  /** Not waited for: heartbeats go on meanwhile. */
+  #releaseIdle(): void {
+    const { store, log, idleMs = 30_000 } = this.#options;
     for (const [id, held] of this.#held) {
       if (held.uses > 0 || this.#now() - held.usedAt < idleMs) continue;
       this.#drop(id, 'idle');
-      await this.#options.store
+      const released = store
         .release(held.owned.lease)
-        .catch((err: unknown) => this.#options.log.warn('a lease was not released', { workspace: id, err }));
+        .catch((err: unknown) => log.warn('a lease was not released', { workspace: id, err }))
+        .finally(() => this.#releasing.delete(id));
+      this.#releasing.set(id, released);
     }
   }
 
@@ -157,6 +179,13 @@ export class Ownership {
     this.#held.delete(id);
     held.abort.abort(new Error(`workspace ${id} is given up: ${why}`));
   }
+}
+
+/** A heartbeat that hangs must not hold up a clean stop. `work` never rejects. */
+async function settledOrAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
+  const over = new AbortController();
+  await Promise.race([work, pause(2 ** 31 - 1, AbortSignal.any([signal, over.signal]))]);
+  over.abort();
 }
 
 function pause(ms: number, signal: AbortSignal): Promise<void> {
