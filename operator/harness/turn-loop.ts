@@ -63,7 +63,7 @@ export function createTurnLoop(options: TurnLoopOptions): TurnLoop {
       owned.head = (await store.head(seed.workspace.id)).head;
       return true;
     }
-    const claim = await store.claimTurn(ownership.replica, signal);
+    const claim = await store.claimTurn(ownership.replica, [...running.keys()], signal);
     if (claim === undefined) return false;
     const cancel = new AbortController();
     const done = runClaim(claim, cancel.signal, signal).finally(() => {

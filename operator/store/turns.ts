@@ -30,7 +30,7 @@ export function turnQueries(
   | 'cancelRequests'
 > {
   return {
-    claimTurn: (replica, signal) =>
+    claimTurn: (replica, running, signal) =>
       db.transaction(async (query) => {
         // Only the first unfinished turn of a workspace; a running one only when its owner is gone.
         const [turn] = await query<TurnRow>(
@@ -39,9 +39,9 @@ export function turnQueries(
              LEFT JOIN lease l ON l.workspace = t.workspace LEFT JOIN replica r ON r.id = l.replica
            WHERE t.phase IN ('Queued', 'Running') AND w.deleted_at IS NULL AND w.seed_state IN ('None', 'Done')
              AND NOT EXISTS (SELECT 1 FROM turn e WHERE e.workspace = t.workspace AND e.ordinal < t.ordinal AND e.phase IN ('Queued', 'Running'))
-             AND (${FREE} OR (t.phase = 'Queued' AND l.replica = $1))
+             AND (${FREE} OR (l.replica = $1 AND NOT t.id = ANY($2::uuid[])))
            ORDER BY t.ordinal LIMIT 1 FOR UPDATE OF t SKIP LOCKED`,
-          [replica],
+          [replica, running],
         );
         if (turn === undefined) return undefined;
         const lease = await acquire(query, turn.workspace, replica);

@@ -106,8 +106,11 @@ export interface WorkspaceStore {
   /** @throws PermanentError NotFound */
   readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal): AsyncIterable<Buffer>;
 
-  /** The next turn that may run, its workspace's lease with it: queued, or running under an owner that is gone. */
-  claimTurn(replica: string, signal?: AbortSignal): Promise<Claim | undefined>;
+  /**
+   * The next turn that may run, its workspace's lease with it: queued, or running under an owner that is gone. A replica
+   * may own a workspace before it has its turn (a broker attached first); `running` names those that it runs already.
+   */
+  claimTurn(replica: string, running: readonly string[], signal?: AbortSignal): Promise<Claim | undefined>;
   claimSeed(replica: string, signal?: AbortSignal): Promise<SeedClaim | undefined>;
   finishSeed(lease: Lease, error: string | undefined, signal?: AbortSignal): Promise<void>;
   getTurn(id: string, signal?: AbortSignal): Promise<TurnRow | undefined>;

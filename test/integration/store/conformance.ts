@@ -228,7 +228,7 @@ export function storeConformance(f: Fixture): void {
       const replica = await f.replica();
       const claim = await claimOf(replica, workspace.id);
       expect(claim.turn.id).toBe(first);
-      expect(await tryClaim(replica, workspace.id)).toBeUndefined();
+      expect(await tryClaim(replica, workspace.id, [first])).toBeUndefined();
       await f.store.commit(claim.lease, {
         changes: [],
         events: [],
@@ -249,6 +249,17 @@ export function storeConformance(f: Fixture): void {
       await expect(f.store.commit(claim.lease, { changes: [], events: [] })).rejects.toThrow(FenceLost);
     });
 
+    test('a running turn of a gone owner is claimed by the replica that owns its workspace already', async () => {
+      const workspace = await f.workspace();
+      const id = await f.turn(workspace, { command: '1' });
+      const [first, second] = [await f.replica(), await f.replica()];
+      await claimOf(first, workspace.id);
+      await f.store.releaseAll(first);
+      // Its broker came back before the turn was looked for.
+      expect(await f.store.acquire(workspace.id, second)).toHaveProperty('lease');
+      expect((await claimOf(second, workspace.id)).turn.id).toBe(id);
+    });
+
     test('a workspace whose seed is not in yet has no turn to claim', async () => {
       const workspace = await f.workspace({ seed: true });
       await f.turn(workspace, { command: '1' });
@@ -262,11 +273,11 @@ export function storeConformance(f: Fixture): void {
     });
   });
 
-  async function tryClaim(replica: string, workspace: string) {
+  async function tryClaim(replica: string, workspace: string, running: readonly string[] = []) {
     // Other tests leave turns too: put those of other workspaces back at the end.
     const others: { id: string; lease: Lease }[] = [];
     for (;;) {
-      const claim = await f.store.claimTurn(replica);
+      const claim = await f.store.claimTurn(replica, [...running, ...others.map((o) => o.id)]);
       if (claim === undefined || claim.workspace.id === workspace) {
         for (const o of others)
           await f.store.commit(o.lease, { changes: [], events: [], turn: { id: o.id, phase: 'Cancelled' } });
