@@ -8,7 +8,7 @@ import {
   type Content,
   type Dispatch,
   type Entry,
-  type Finished,
+  Finished,
   type Settle,
   type Skipped,
   type Sync,
@@ -20,7 +20,7 @@ import type { Frame } from '../frames.ts';
 import { startCommand, type CommandPlace, type Running } from './command.ts';
 import { Contents } from './contents.ts';
 import { facts } from './facts.ts';
-import { findFolder, openRoot } from './folders.ts';
+import { entries, findFolder, openRoot, removeTree } from './folders.ts';
 import { applyEntries } from './hydrate.ts';
 import { scan, TreeTooLarge, type Index, type Indexed } from './scan.ts';
 
@@ -166,13 +166,8 @@ export class Guest {
       let wanted = entries;
       if (sync.full) {
         // Everything that is there and not wanted goes, but for what is ignored.
-        const there = scan(this.#place.root, new Map(), {
-          ignored: ignoring(sync.ignored),
-          maxEntries: 2_000_000,
-          maxFileBytes: 0n,
-        });
         const kept = new Set(entries.map((entry) => entry.path));
-        const gone = [...there.index.keys()].filter((path) => !kept.has(path)).map((path) => deleted(path));
+        const gone = this.#unwanted(kept, ignoring(sync.ignored)).map((path) => deleted(path));
         wanted = [...gone, ...entries];
         this.#index = new Map();
       } else if (this.#version !== sync.fromVersion) throw new Error(`the tree is not at version ${sync.fromVersion}`);
@@ -191,23 +186,46 @@ export class Guest {
     }
   }
 
+  /** What is there and not wanted. A tree that is too large to be listed is emptied at once, but for what is ignored. */
+  #unwanted(kept: ReadonlySet<string>, ignored: (path: string) => boolean): readonly string[] {
+    try {
+      const there = scan(this.#place.root, new Map(), { ignored, maxEntries: 2_000_000, maxFileBytes: 0n });
+      return [...there.index.keys()].filter((path) => !kept.has(path));
+    } catch (error) {
+      if (!(error instanceof TreeTooLarge)) throw error;
+      using top = openRoot(this.#place.root);
+      for (const { name } of entries(top)) if (!ignored(`/${name.toString()}/`)) removeTree(top, name);
+      return [];
+    }
+  }
+
   async #run(dispatch: Dispatch): Promise<void> {
-    const running = startCommand(dispatch, this.#place, (output) => void this.#up({ $case: 'output', value: output }));
-    this.#running = { execution: dispatch.execution, running };
-    const ended = await running.finished;
+    const ended = await this.#command(dispatch);
     const pending: Pending = { offers: [], paths: new Map() };
     const began = performance.now();
     pending.offers = this.#offer(dispatch.execution, dispatch.baseVersion, dispatch.collect, pending.paths);
-    pending.finished = {
-      ...ended,
-      execution: dispatch.execution,
-      collectMs: Math.round(performance.now() - began),
-      syncMs: 0,
-    };
+    const collectMs = Math.round(performance.now() - began);
+    pending.finished = { ...ended, execution: dispatch.execution, collectMs, syncMs: 0 };
     this.#pending.set(dispatch.execution, pending);
     this.#running = undefined;
     await this.#up({ $case: 'finished', value: pending.finished });
+    if (this.#version === undefined) await this.#up({ $case: 'guest', value: this.#status() });
     for (const offer of pending.offers) await this.#up({ $case: 'offer', value: offer });
+  }
+
+  /** However it ends, it is reported: an owner must never wait for what can't come. */
+  async #command(dispatch: Dispatch): Promise<Finished> {
+    try {
+      const running = startCommand(
+        dispatch,
+        this.#place,
+        (output) => void this.#up({ $case: 'output', value: output }),
+      );
+      this.#running = { execution: dispatch.execution, running };
+      return Finished.fromPartial({ ...(await running.finished) });
+    } catch (error) {
+      return Finished.fromPartial({ error: error instanceof Error ? error.message : String(error) });
+    }
   }
 
   async #collect(collect: Collect): Promise<void> {
@@ -243,8 +261,8 @@ export class Guest {
       skipped = [...found.skipped];
       count = found.index.size;
     } catch (error) {
-      if (!(error instanceof TreeTooLarge)) throw error;
-      skipped = [{ path: '/', reason: error.message }];
+      // Too large, or not to be read: nothing of it is offered, and the tree is put back by a full sync.
+      skipped = [{ path: '/', reason: error instanceof Error ? error.message : String(error) }];
       this.#version = undefined;
     }
     return pages(changes).map((page, i, all) => ({

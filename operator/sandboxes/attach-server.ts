@@ -191,9 +191,8 @@ export async function startAttachServer(options: AttachServerOptions): Promise<A
         else fail(code, message);
       },
       setGuest: (g) => {
-        // Another guest process knows nothing of what the former one had.
-        if (g?.work !== guest?.work || g?.connected !== true) synced = undefined;
-        if (g?.facts['synced'] === 'true') synced = g.syncedVersion;
+        // The guest knows best; one that is new, or lost track of its tree, is compared in full.
+        synced = g?.connected === true && g.facts['synced'] === 'true' ? g.syncedVersion : undefined;
         guest = g;
         meeting.changed();
       },

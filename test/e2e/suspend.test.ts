@@ -15,7 +15,7 @@ test('SB13, SB20: an idle sandbox is suspended, and the next command finds its f
   );
   await world.finished('before');
   await world.condition('sandbox', 'idle', 'Suspended', { status: 'True', reason: 'Idle' });
-  expect(await pods('idle')).toEqual([]);
+  await expect.poll(() => pods('idle'), { timeout: 30_000 }).toEqual([]);
   // What is ignored lives on the volume: that is what makes the second install free.
   await world.apply(world.turn('after', { workspace: 'idle', command: 'cat kept node_modules/cache' }));
   expect((await world.finished('after')).status?.['output']).toBe('kept\ncached\n');

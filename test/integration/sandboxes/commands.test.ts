@@ -148,6 +148,23 @@ describe('a command', () => {
     expect(await pathsOf(workspace.id)).toEqual(['/d/up -> ..', '/dangling -> nowhere', '/out -> /etc']);
   });
 
+  test('a command that can not even be started ends with the reason, and the next one runs', async () => {
+    const owned = await world.own(await world.workspace());
+    expect(await world.run(owned, 'echo a\0b')).toMatchObject({
+      state: 'done',
+      message: expect.stringContaining('null bytes'),
+    });
+    expect((await world.run(owned, 'echo alive')).head).toBe('alive\n');
+  });
+
+  test('a tree that is nested too deep is refused as a whole and put back', async () => {
+    const owned = await world.own(await world.workspace());
+    await world.run(owned, 'echo kept > kept');
+    const result = await world.run(owned, 'rm kept; for i in $(seq 600); do mkdir d && cd d || break; done; touch x');
+    expect(result.refused).toMatchObject([{ path: '/', message: expect.stringContaining('nested deeper') }]);
+    expect((await world.run(owned, 'ls')).head).toBe('kept\n');
+  });
+
   test('ignored folders are neither taken nor touched', async () => {
     const workspace = await world.workspace();
     const owned = await world.own(workspace);
