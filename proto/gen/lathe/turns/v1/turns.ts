@@ -12,9 +12,12 @@ import {
   Client,
   type ClientOptions,
   type ClientReadableStream,
+  type ClientWritableStream,
+  type handleClientStreamingCall,
   type handleServerStreamingCall,
   makeGenericClientConstructor,
   type Metadata,
+  type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 
@@ -152,6 +155,79 @@ export interface DiffResponse {
   /** Contents up to 1 MiB, absent above it and where there is none. */
   before?: Buffer | undefined;
   after?: Buffer | undefined;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface WriteRequest {
+  message: { $case: "head"; value: WriteHead } | { $case: "changes"; value: WriteChanges } | undefined;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface WriteHead {
+  workspace: WorkspaceRef | undefined;
+  actor: string;
+  /** "api", "import", "restore", "seed": why this version exists. */
+  origin: string;
+  /** Kept 24 h with the request's hash: the same again answers the same, another request is refused. */
+  idempotencyKey: string;
+  requestSha256: Buffer;
+  dryRun: boolean;
+  /** Nothing is committed where anything is refused. */
+  allOrNothing: boolean;
+  /** Deletions are not held: the caller may approve, or replaces the whole tree on purpose (restore, import). */
+  mayDelete: boolean;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+/** At most 256 KiB. */
+export interface WriteChanges {
+  changes: WriteChange[];
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface WriteChange {
+  path: string;
+  /** "regular", "symlink", "directory", "deleted". */
+  kind: string;
+  /** Absent: as it is, or false. */
+  executable?: boolean | undefined;
+  size: bigint;
+  sha256: Buffer;
+  target: string;
+  /** The whole content, up to 16 KiB; hashed by the owner. */
+  inline?:
+    | Buffer
+    | undefined;
+  /** Absent: whatever is there. Empty: nothing may be there. Else the hash (32 bytes) of what must be there. */
+  ifMatch?:
+    | Buffer
+    | undefined;
+  /** Only if something is there. */
+  mustExist: boolean;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface WriteResponse {
+  message: { $case: "written"; value: Written } | { $case: "redirect"; value: Redirect } | undefined;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface Written {
+  version: bigint;
+  committed: boolean;
+  created: number;
+  changed: number;
+  deleted: number;
+  /** The first 20. */
+  paths: string[];
+  refused: Refusal[];
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface Refusal {
+  path: string;
+  reason: string;
+  message: string;
   _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
 }
 
@@ -2226,6 +2302,1099 @@ export const DiffResponse: MessageFns<DiffResponse> = {
   },
 };
 
+function createBaseWriteRequest(): WriteRequest {
+  return { message: undefined, _unknownFields: {} };
+}
+
+export const WriteRequest: MessageFns<WriteRequest> = {
+  encode(message: WriteRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.message?.$case) {
+      case "head":
+        WriteHead.encode(message.message.value, writer.uint32(10).fork()).join();
+        break;
+      case "changes":
+        WriteChanges.encode(message.message.value, writer.uint32(18).fork()).join();
+        break;
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WriteRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWriteRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.message = { $case: "head", value: WriteHead.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.message = { $case: "changes", value: WriteChanges.decode(reader, reader.uint32()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): WriteRequest {
+    return {
+      message: isSet(object.head)
+        ? { $case: "head", value: WriteHead.fromJSON(object.head) }
+        : isSet(object.changes)
+        ? { $case: "changes", value: WriteChanges.fromJSON(object.changes) }
+        : undefined,
+    };
+  },
+
+  toJSON(message: WriteRequest): unknown {
+    const obj: any = {};
+    if (message.message?.$case === "head") {
+      obj.head = WriteHead.toJSON(message.message.value);
+    } else if (message.message?.$case === "changes") {
+      obj.changes = WriteChanges.toJSON(message.message.value);
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<WriteRequest>, I>>(base?: I): WriteRequest {
+    return WriteRequest.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<WriteRequest>, I>>(object: I): WriteRequest {
+    const message = createBaseWriteRequest();
+    switch (object.message?.$case) {
+      case "head": {
+        if (object.message?.value !== undefined && object.message?.value !== null) {
+          message.message = { $case: "head", value: WriteHead.fromPartial(object.message.value) };
+        }
+        break;
+      }
+      case "changes": {
+        if (object.message?.value !== undefined && object.message?.value !== null) {
+          message.message = { $case: "changes", value: WriteChanges.fromPartial(object.message.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseWriteHead(): WriteHead {
+  return {
+    workspace: undefined,
+    actor: "",
+    origin: "",
+    idempotencyKey: "",
+    requestSha256: Buffer.alloc(0),
+    dryRun: false,
+    allOrNothing: false,
+    mayDelete: false,
+    _unknownFields: {},
+  };
+}
+
+export const WriteHead: MessageFns<WriteHead> = {
+  encode(message: WriteHead, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.workspace !== undefined) {
+      WorkspaceRef.encode(message.workspace, writer.uint32(10).fork()).join();
+    }
+    if (message.actor !== "") {
+      writer.uint32(18).string(message.actor);
+    }
+    if (message.origin !== "") {
+      writer.uint32(26).string(message.origin);
+    }
+    if (message.idempotencyKey !== "") {
+      writer.uint32(34).string(message.idempotencyKey);
+    }
+    if (message.requestSha256.length !== 0) {
+      writer.uint32(42).bytes(message.requestSha256);
+    }
+    if (message.dryRun !== false) {
+      writer.uint32(48).bool(message.dryRun);
+    }
+    if (message.allOrNothing !== false) {
+      writer.uint32(56).bool(message.allOrNothing);
+    }
+    if (message.mayDelete !== false) {
+      writer.uint32(64).bool(message.mayDelete);
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WriteHead {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWriteHead();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.workspace = WorkspaceRef.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.origin = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.idempotencyKey = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.requestSha256 = Buffer.from(reader.bytes());
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.dryRun = reader.bool();
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.allOrNothing = reader.bool();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.mayDelete = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): WriteHead {
+    return {
+      workspace: isSet(object.workspace) ? WorkspaceRef.fromJSON(object.workspace) : undefined,
+      actor: isSet(object.actor) ? globalThis.String(object.actor) : "",
+      origin: isSet(object.origin) ? globalThis.String(object.origin) : "",
+      idempotencyKey: isSet(object.idempotencyKey)
+        ? globalThis.String(object.idempotencyKey)
+        : isSet(object.idempotency_key)
+        ? globalThis.String(object.idempotency_key)
+        : "",
+      requestSha256: isSet(object.requestSha256)
+        ? Buffer.from(bytesFromBase64(object.requestSha256))
+        : isSet(object.request_sha256)
+        ? Buffer.from(bytesFromBase64(object.request_sha256))
+        : Buffer.alloc(0),
+      dryRun: isSet(object.dryRun)
+        ? globalThis.Boolean(object.dryRun)
+        : isSet(object.dry_run)
+        ? globalThis.Boolean(object.dry_run)
+        : false,
+      allOrNothing: isSet(object.allOrNothing)
+        ? globalThis.Boolean(object.allOrNothing)
+        : isSet(object.all_or_nothing)
+        ? globalThis.Boolean(object.all_or_nothing)
+        : false,
+      mayDelete: isSet(object.mayDelete)
+        ? globalThis.Boolean(object.mayDelete)
+        : isSet(object.may_delete)
+        ? globalThis.Boolean(object.may_delete)
+        : false,
+    };
+  },
+
+  toJSON(message: WriteHead): unknown {
+    const obj: any = {};
+    if (message.workspace !== undefined) {
+      obj.workspace = WorkspaceRef.toJSON(message.workspace);
+    }
+    if (message.actor !== "") {
+      obj.actor = message.actor;
+    }
+    if (message.origin !== "") {
+      obj.origin = message.origin;
+    }
+    if (message.idempotencyKey !== "") {
+      obj.idempotencyKey = message.idempotencyKey;
+    }
+    if (message.requestSha256.length !== 0) {
+      obj.requestSha256 = base64FromBytes(message.requestSha256);
+    }
+    if (message.dryRun !== false) {
+      obj.dryRun = message.dryRun;
+    }
+    if (message.allOrNothing !== false) {
+      obj.allOrNothing = message.allOrNothing;
+    }
+    if (message.mayDelete !== false) {
+      obj.mayDelete = message.mayDelete;
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<WriteHead>, I>>(base?: I): WriteHead {
+    return WriteHead.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<WriteHead>, I>>(object: I): WriteHead {
+    const message = createBaseWriteHead();
+    message.workspace = (object.workspace !== undefined && object.workspace !== null)
+      ? WorkspaceRef.fromPartial(object.workspace)
+      : undefined;
+    message.actor = object.actor ?? "";
+    message.origin = object.origin ?? "";
+    message.idempotencyKey = object.idempotencyKey ?? "";
+    message.requestSha256 = object.requestSha256 ?? Buffer.alloc(0);
+    message.dryRun = object.dryRun ?? false;
+    message.allOrNothing = object.allOrNothing ?? false;
+    message.mayDelete = object.mayDelete ?? false;
+    return message;
+  },
+};
+
+function createBaseWriteChanges(): WriteChanges {
+  return { changes: [], _unknownFields: {} };
+}
+
+export const WriteChanges: MessageFns<WriteChanges> = {
+  encode(message: WriteChanges, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.changes) {
+      WriteChange.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WriteChanges {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWriteChanges();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.changes.push(WriteChange.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): WriteChanges {
+    return {
+      changes: globalThis.Array.isArray(object?.changes) ? object.changes.map((e: any) => WriteChange.fromJSON(e)) : [],
+    };
+  },
+
+  toJSON(message: WriteChanges): unknown {
+    const obj: any = {};
+    if (message.changes?.length) {
+      obj.changes = message.changes.map((e) => WriteChange.toJSON(e));
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<WriteChanges>, I>>(base?: I): WriteChanges {
+    return WriteChanges.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<WriteChanges>, I>>(object: I): WriteChanges {
+    const message = createBaseWriteChanges();
+    message.changes = object.changes?.map((e) => WriteChange.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseWriteChange(): WriteChange {
+  return {
+    path: "",
+    kind: "",
+    executable: undefined,
+    size: 0n,
+    sha256: Buffer.alloc(0),
+    target: "",
+    inline: undefined,
+    ifMatch: undefined,
+    mustExist: false,
+    _unknownFields: {},
+  };
+}
+
+export const WriteChange: MessageFns<WriteChange> = {
+  encode(message: WriteChange, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.path !== "") {
+      writer.uint32(10).string(message.path);
+    }
+    if (message.kind !== "") {
+      writer.uint32(18).string(message.kind);
+    }
+    if (message.executable !== undefined) {
+      writer.uint32(24).bool(message.executable);
+    }
+    if (message.size !== 0n) {
+      if (BigInt.asUintN(64, message.size) !== message.size) {
+        throw new globalThis.Error("value provided for field message.size of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.size);
+    }
+    if (message.sha256.length !== 0) {
+      writer.uint32(42).bytes(message.sha256);
+    }
+    if (message.target !== "") {
+      writer.uint32(50).string(message.target);
+    }
+    if (message.inline !== undefined) {
+      writer.uint32(58).bytes(message.inline);
+    }
+    if (message.ifMatch !== undefined) {
+      writer.uint32(66).bytes(message.ifMatch);
+    }
+    if (message.mustExist !== false) {
+      writer.uint32(72).bool(message.mustExist);
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WriteChange {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWriteChange();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.path = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.kind = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.executable = reader.bool();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.size = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.sha256 = Buffer.from(reader.bytes());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.target = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.inline = Buffer.from(reader.bytes());
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.ifMatch = Buffer.from(reader.bytes());
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.mustExist = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): WriteChange {
+    return {
+      path: isSet(object.path) ? globalThis.String(object.path) : "",
+      kind: isSet(object.kind) ? globalThis.String(object.kind) : "",
+      executable: isSet(object.executable) ? globalThis.Boolean(object.executable) : undefined,
+      size: isSet(object.size) ? BigInt(object.size) : 0n,
+      sha256: isSet(object.sha256) ? Buffer.from(bytesFromBase64(object.sha256)) : Buffer.alloc(0),
+      target: isSet(object.target) ? globalThis.String(object.target) : "",
+      inline: isSet(object.inline) ? Buffer.from(bytesFromBase64(object.inline)) : undefined,
+      ifMatch: isSet(object.ifMatch)
+        ? Buffer.from(bytesFromBase64(object.ifMatch))
+        : isSet(object.if_match)
+        ? Buffer.from(bytesFromBase64(object.if_match))
+        : undefined,
+      mustExist: isSet(object.mustExist)
+        ? globalThis.Boolean(object.mustExist)
+        : isSet(object.must_exist)
+        ? globalThis.Boolean(object.must_exist)
+        : false,
+    };
+  },
+
+  toJSON(message: WriteChange): unknown {
+    const obj: any = {};
+    if (message.path !== "") {
+      obj.path = message.path;
+    }
+    if (message.kind !== "") {
+      obj.kind = message.kind;
+    }
+    if (message.executable !== undefined) {
+      obj.executable = message.executable;
+    }
+    if (message.size !== 0n) {
+      obj.size = message.size.toString();
+    }
+    if (message.sha256.length !== 0) {
+      obj.sha256 = base64FromBytes(message.sha256);
+    }
+    if (message.target !== "") {
+      obj.target = message.target;
+    }
+    if (message.inline !== undefined) {
+      obj.inline = base64FromBytes(message.inline);
+    }
+    if (message.ifMatch !== undefined) {
+      obj.ifMatch = base64FromBytes(message.ifMatch);
+    }
+    if (message.mustExist !== false) {
+      obj.mustExist = message.mustExist;
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<WriteChange>, I>>(base?: I): WriteChange {
+    return WriteChange.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<WriteChange>, I>>(object: I): WriteChange {
+    const message = createBaseWriteChange();
+    message.path = object.path ?? "";
+    message.kind = object.kind ?? "";
+    message.executable = object.executable ?? undefined;
+    message.size = (object.size !== undefined && object.size !== null) ? BigInt(object.size) : 0n;
+    message.sha256 = object.sha256 ?? Buffer.alloc(0);
+    message.target = object.target ?? "";
+    message.inline = object.inline ?? undefined;
+    message.ifMatch = object.ifMatch ?? undefined;
+    message.mustExist = object.mustExist ?? false;
+    return message;
+  },
+};
+
+function createBaseWriteResponse(): WriteResponse {
+  return { message: undefined, _unknownFields: {} };
+}
+
+export const WriteResponse: MessageFns<WriteResponse> = {
+  encode(message: WriteResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.message?.$case) {
+      case "written":
+        Written.encode(message.message.value, writer.uint32(10).fork()).join();
+        break;
+      case "redirect":
+        Redirect.encode(message.message.value, writer.uint32(18).fork()).join();
+        break;
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WriteResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWriteResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.message = { $case: "written", value: Written.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.message = { $case: "redirect", value: Redirect.decode(reader, reader.uint32()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): WriteResponse {
+    return {
+      message: isSet(object.written)
+        ? { $case: "written", value: Written.fromJSON(object.written) }
+        : isSet(object.redirect)
+        ? { $case: "redirect", value: Redirect.fromJSON(object.redirect) }
+        : undefined,
+    };
+  },
+
+  toJSON(message: WriteResponse): unknown {
+    const obj: any = {};
+    if (message.message?.$case === "written") {
+      obj.written = Written.toJSON(message.message.value);
+    } else if (message.message?.$case === "redirect") {
+      obj.redirect = Redirect.toJSON(message.message.value);
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<WriteResponse>, I>>(base?: I): WriteResponse {
+    return WriteResponse.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<WriteResponse>, I>>(object: I): WriteResponse {
+    const message = createBaseWriteResponse();
+    switch (object.message?.$case) {
+      case "written": {
+        if (object.message?.value !== undefined && object.message?.value !== null) {
+          message.message = { $case: "written", value: Written.fromPartial(object.message.value) };
+        }
+        break;
+      }
+      case "redirect": {
+        if (object.message?.value !== undefined && object.message?.value !== null) {
+          message.message = { $case: "redirect", value: Redirect.fromPartial(object.message.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseWritten(): Written {
+  return {
+    version: 0n,
+    committed: false,
+    created: 0,
+    changed: 0,
+    deleted: 0,
+    paths: [],
+    refused: [],
+    _unknownFields: {},
+  };
+}
+
+export const Written: MessageFns<Written> = {
+  encode(message: Written, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.version !== 0n) {
+      if (BigInt.asUintN(64, message.version) !== message.version) {
+        throw new globalThis.Error("value provided for field message.version of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.version);
+    }
+    if (message.committed !== false) {
+      writer.uint32(16).bool(message.committed);
+    }
+    if (message.created !== 0) {
+      writer.uint32(24).uint32(message.created);
+    }
+    if (message.changed !== 0) {
+      writer.uint32(32).uint32(message.changed);
+    }
+    if (message.deleted !== 0) {
+      writer.uint32(40).uint32(message.deleted);
+    }
+    for (const v of message.paths) {
+      writer.uint32(50).string(v!);
+    }
+    for (const v of message.refused) {
+      Refusal.encode(v!, writer.uint32(58).fork()).join();
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Written {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWritten();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.version = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.committed = reader.bool();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.created = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.changed = reader.uint32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.deleted = reader.uint32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.paths.push(reader.string());
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.refused.push(Refusal.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): Written {
+    return {
+      version: isSet(object.version) ? BigInt(object.version) : 0n,
+      committed: isSet(object.committed) ? globalThis.Boolean(object.committed) : false,
+      created: isSet(object.created) ? globalThis.Number(object.created) : 0,
+      changed: isSet(object.changed) ? globalThis.Number(object.changed) : 0,
+      deleted: isSet(object.deleted) ? globalThis.Number(object.deleted) : 0,
+      paths: globalThis.Array.isArray(object?.paths) ? object.paths.map((e: any) => globalThis.String(e)) : [],
+      refused: globalThis.Array.isArray(object?.refused) ? object.refused.map((e: any) => Refusal.fromJSON(e)) : [],
+    };
+  },
+
+  toJSON(message: Written): unknown {
+    const obj: any = {};
+    if (message.version !== 0n) {
+      obj.version = message.version.toString();
+    }
+    if (message.committed !== false) {
+      obj.committed = message.committed;
+    }
+    if (message.created !== 0) {
+      obj.created = Math.round(message.created);
+    }
+    if (message.changed !== 0) {
+      obj.changed = Math.round(message.changed);
+    }
+    if (message.deleted !== 0) {
+      obj.deleted = Math.round(message.deleted);
+    }
+    if (message.paths?.length) {
+      obj.paths = message.paths;
+    }
+    if (message.refused?.length) {
+      obj.refused = message.refused.map((e) => Refusal.toJSON(e));
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<Written>, I>>(base?: I): Written {
+    return Written.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<Written>, I>>(object: I): Written {
+    const message = createBaseWritten();
+    message.version = (object.version !== undefined && object.version !== null) ? BigInt(object.version) : 0n;
+    message.committed = object.committed ?? false;
+    message.created = object.created ?? 0;
+    message.changed = object.changed ?? 0;
+    message.deleted = object.deleted ?? 0;
+    message.paths = object.paths?.map((e) => e) || [];
+    message.refused = object.refused?.map((e) => Refusal.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseRefusal(): Refusal {
+  return { path: "", reason: "", message: "", _unknownFields: {} };
+}
+
+export const Refusal: MessageFns<Refusal> = {
+  encode(message: Refusal, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.path !== "") {
+      writer.uint32(10).string(message.path);
+    }
+    if (message.reason !== "") {
+      writer.uint32(18).string(message.reason);
+    }
+    if (message.message !== "") {
+      writer.uint32(26).string(message.message);
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Refusal {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRefusal();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.path = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.message = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): Refusal {
+    return {
+      path: isSet(object.path) ? globalThis.String(object.path) : "",
+      reason: isSet(object.reason) ? globalThis.String(object.reason) : "",
+      message: isSet(object.message) ? globalThis.String(object.message) : "",
+    };
+  },
+
+  toJSON(message: Refusal): unknown {
+    const obj: any = {};
+    if (message.path !== "") {
+      obj.path = message.path;
+    }
+    if (message.reason !== "") {
+      obj.reason = message.reason;
+    }
+    if (message.message !== "") {
+      obj.message = message.message;
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<Refusal>, I>>(base?: I): Refusal {
+    return Refusal.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<Refusal>, I>>(object: I): Refusal {
+    const message = createBaseRefusal();
+    message.path = object.path ?? "";
+    message.reason = object.reason ?? "";
+    message.message = object.message ?? "";
+    return message;
+  },
+};
+
 export type TurnsServiceService = typeof TurnsServiceService;
 export const TurnsServiceService = {
   /**
@@ -2263,6 +3432,20 @@ export const TurnsServiceService = {
     responseSerialize: (value: DiffResponse): Buffer => Buffer.from(DiffResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): DiffResponse => DiffResponse.decode(value),
   },
+  /**
+   * Changes files as one version, through the guards, by the owner; no pod. Contents above 16 KiB are stored before, by
+   * the caller, as blobs of the tenant. First message: head; then changes.
+   * ABORTED: ownership was lost and nothing was written, ask again. FAILED_PRECONDITION: reason in details.
+   */
+  write: {
+    path: "/lathe.turns.v1.TurnsService/Write" as const,
+    requestStream: true as const,
+    responseStream: false as const,
+    requestSerialize: (value: WriteRequest): Buffer => Buffer.from(WriteRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): WriteRequest => WriteRequest.decode(value),
+    responseSerialize: (value: WriteResponse): Buffer => Buffer.from(WriteResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): WriteResponse => WriteResponse.decode(value),
+  },
 } as const;
 
 export interface TurnsServiceServer extends UntypedServiceImplementation {
@@ -2277,6 +3460,12 @@ export interface TurnsServiceServer extends UntypedServiceImplementation {
   follow: handleServerStreamingCall<FollowRequest, FollowResponse>;
   /** Files of a workspace at a version, without any pod. */
   diff: handleServerStreamingCall<DiffRequest, DiffResponse>;
+  /**
+   * Changes files as one version, through the guards, by the owner; no pod. Contents above 16 KiB are stored before, by
+   * the caller, as blobs of the tenant. First message: head; then changes.
+   * ABORTED: ownership was lost and nothing was written, ask again. FAILED_PRECONDITION: reason in details.
+   */
+  write: handleClientStreamingCall<WriteRequest, WriteResponse>;
 }
 
 export interface TurnsServiceClient extends Client {
@@ -2298,6 +3487,25 @@ export interface TurnsServiceClient extends Client {
   /** Files of a workspace at a version, without any pod. */
   diff(request: DiffRequest, options?: Partial<CallOptions>): ClientReadableStream<DiffResponse>;
   diff(request: DiffRequest, metadata?: Metadata, options?: Partial<CallOptions>): ClientReadableStream<DiffResponse>;
+  /**
+   * Changes files as one version, through the guards, by the owner; no pod. Contents above 16 KiB are stored before, by
+   * the caller, as blobs of the tenant. First message: head; then changes.
+   * ABORTED: ownership was lost and nothing was written, ask again. FAILED_PRECONDITION: reason in details.
+   */
+  write(callback: (error: ServiceError | null, response: WriteResponse) => void): ClientWritableStream<WriteRequest>;
+  write(
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: WriteResponse) => void,
+  ): ClientWritableStream<WriteRequest>;
+  write(
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: WriteResponse) => void,
+  ): ClientWritableStream<WriteRequest>;
+  write(
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: WriteResponse) => void,
+  ): ClientWritableStream<WriteRequest>;
 }
 
 export const TurnsServiceClient = makeGenericClientConstructor(
