@@ -13,6 +13,7 @@ import { createExecutor, type Executor } from './sandboxes/executor.ts';
 import { createMeetings } from './sandboxes/meetings.ts';
 import { Ownership } from './sandboxes/ownership.ts';
 import { podProvider } from './sandboxes/pod-provider.ts';
+import { createWriter } from './sandboxes/writer.ts';
 import { tokenReviewer } from './sandboxes/token-review.ts';
 import { readSecretOf, reviewTokenOf, waitForTls } from './cluster-access.ts';
 import { openControlStore } from './store/control-store.ts';
@@ -128,6 +129,7 @@ async function turns(signal: AbortSignal): Promise<void> {
     log,
   });
   const executor: Executor = createExecutor({ store, ownership, provider, meeting, log, onEvents: hub.changed });
+  const writer = createWriter({ store, ownership, onEvents: hub.changed });
   const authenticate = tokenReviewer(reviewTokenOf(client));
   const readSecret = readSecretOf(client, config.LATHE_NAMESPACE);
   setInterval(() => metrics.ownedWorkspaces.set(ownership.count), 5_000).unref();
@@ -164,6 +166,7 @@ async function turns(signal: AbortSignal): Promise<void> {
     store,
     ownership,
     executor,
+    writer,
     hub,
   });
   log.info('listening', { address: `${sandboxes.port}, ${programs.port}` });

@@ -38,6 +38,14 @@ export class ExecutionNotDispatched extends PermanentError {
   }
 }
 
+/** Somebody else's commit came between what was looked at and what was written. Nothing was written; look again. */
+export class ChangedMeanwhile extends TransientError {
+  constructor(message: string, cause: unknown) {
+    super('Conflict', message, { cause });
+    this.name = 'ChangedMeanwhile';
+  }
+}
+
 /**
  * @param size connections at most; callers beyond it wait. Work and bulk have a pool each (CONTRACTS 5), so that large
  *   transfers never hold up a commit.
@@ -98,6 +106,7 @@ export function translate(error: unknown): unknown {
   const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
   if (code === 'LT001') return new FenceLost(error.message, error);
   if (code === 'LT002') return new ExecutionNotDispatched(error.message, error);
+  if (code === 'LT004' || code === 'LT005') return new ChangedMeanwhile(error.message, error);
   // 08 connection, 53 resources, 57P0x shutdown, 40 rollback, 55P03 lock timeout, 25006 read-only; no code: the socket.
   const transient = /^(08|53|57|40|25006|25P03|55P03)/.test(code) || /^E[A-Z]+$/.test(code) || code === '';
   if (transient) {
