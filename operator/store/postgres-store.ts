@@ -24,7 +24,7 @@ export function openPostgresStore(url: string, name: string): PostgresStore {
     ...ownershipQueries(work),
     heartbeat: ownershipQueries(heartbeat).heartbeat,
     ...commitQueries(work, blobs.putBlobs),
-    ...eventQueries(work),
+    ...eventQueries(work, blobs.readBlob),
     ...fileQueries(work),
     ...blobs,
     ...turnQueries(work),

@@ -134,8 +134,21 @@ export interface WorkspaceStore {
   knownHashes(workspace: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlySet<string>>;
   /** Hashed here; what is there already is kept. */
   putBlobs(tenant: string, contents: readonly Buffer[], signal?: AbortSignal): Promise<readonly Buffer[]>;
-  /** @throws PermanentError NotFound */
-  readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal): AsyncIterable<Buffer>;
+  /** One content of any size, a few MiB of it in memory at a time. */
+  putBlobStream(
+    tenant: string,
+    source: AsyncIterable<Buffer>,
+    signal?: AbortSignal,
+  ): Promise<Readonly<{ sha256: Buffer; size: number }>>;
+  /** In pieces of at most 256 KiB; `range`: from the first byte to before the second. @throws PermanentError NotFound */
+  readBlob(
+    tenant: string,
+    sha256: Buffer,
+    signal?: AbortSignal,
+    range?: Readonly<{ from: number; to: number }>,
+  ): AsyncIterable<Buffer>;
+  /** By hex, those that are there and have at most 256 KiB. Ask for as many as memory holds. */
+  readSmallBlobs(tenant: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlyMap<string, Buffer>>;
 
   /**
    * The next turn that may run, its workspace's lease with it: queued, or running with nobody to run it: its owner is
