@@ -1,4 +1,5 @@
 /** The store on Postgres: the query families, each in a file of its own, on one work and one bulk pool. */
+import { apiQueries, type ApiStore } from './api-store.ts';
 import { blobQueries } from './blobs.ts';
 import { commitQueries } from './commits.ts';
 import { openDatabase, type Database } from './database.ts';
@@ -9,7 +10,7 @@ import { sandboxQueries } from './sandboxes.ts';
 import { turnQueries } from './turns.ts';
 import type { WorkspaceStore } from './workspace-store.ts';
 
-export type PostgresStore = WorkspaceStore & Readonly<{ database: Database; close(): Promise<void> }>;
+export type PostgresStore = WorkspaceStore & ApiStore & Readonly<{ database: Database; close(): Promise<void> }>;
 
 /** Connects at first use. `close` may be called twice. */
 export function openPostgresStore(url: string, name: string): PostgresStore {
@@ -29,6 +30,7 @@ export function openPostgresStore(url: string, name: string): PostgresStore {
     ...blobs,
     ...turnQueries(work),
     ...sandboxQueries(work),
+    ...apiQueries(work),
     close: async () => void (await (closed ??= Promise.all([heartbeat.close(), work.close(), bulk.close()]))),
   };
 }
