@@ -4,7 +4,7 @@ import { createWriteStream } from 'node:fs';
 import { lstat, mkdir, rename, rm, rmdir, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
-import { extract, type Entry } from 'tar-stream';
+import { extract, type Header } from 'tar-stream';
 import { HEADERS } from '../proto/live/types.ts';
 import { canonicalPath } from '../proto/paths.ts';
 import { ConflictError, RefusedError } from './errors.ts';
@@ -30,7 +30,7 @@ export async function downloadFolder(
     reader.end(body);
     for await (const entry of reader) {
       const path = pathIn(entry.header.name).slice(base.length);
-      await place(folder, path, entry, made);
+      await place(folder, path, entry as unknown as Entry, made);
       files += 1;
       bytes += entry.header.size ?? 0;
       onProgress?.({ doneBytes: bytes, doneFiles: files });
@@ -46,6 +46,8 @@ function pathIn(name: string): string {
     throw new RefusedError('PathRefused', 0, `the server sent a name that is no path: ${result.refused}`);
   return result.path;
 }
+
+type Entry = NodeJS.ReadableStream & Readonly<{ header: Header; resume(): unknown }>;
 
 async function place(root: string, path: string, entry: Entry, made: Set<string>): Promise<void> {
   const { header } = entry;

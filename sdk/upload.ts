@@ -86,7 +86,7 @@ export function tarOf(entries: readonly TarEntry[]): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const tar = pack();
     const pieces: Buffer[] = [];
-    tar.on('data', (piece: Buffer) => pieces.push(piece));
+    tar.on('data', (piece: unknown) => pieces.push(piece as Buffer));
     tar.on('end', () => resolve(Buffer.concat(pieces)));
     tar.on('error', reject);
     for (const entry of entries) {

@@ -148,7 +148,7 @@ export class Workspace {
         signal,
       }).catch((error: unknown) => {
         // An empty file has no range.
-        if (from === 0 && isEmpty(error)) return { code: 200, headers: {}, body: Buffer.alloc(0) };
+        if (from === 0 && isEmpty(error)) return { code: 200, headers: {}, body: Buffer.alloc(0) } as Answer;
         throw error;
       });
       query.version ??= Number(headers[HEADERS.version]);
