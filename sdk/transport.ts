@@ -73,6 +73,8 @@ export function createTransport(
         headers,
         body: body ?? null,
         dispatcher: await options.agent(),
+        // By default undici closes the connection after each HEAD.
+        reset: false,
         signal: signal === undefined ? limit : AbortSignal.any([signal, limit]),
       });
       const bytes = Buffer.from(await response.body.arrayBuffer());

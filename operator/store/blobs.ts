@@ -10,8 +10,8 @@ export const CHUNK_BYTES = 256 * 1024;
 const BATCH_BYTES = 4 * 1024 * 1024;
 /** Chunks that are read at once. */
 const READ_CHUNKS = 4;
-/** Below it compressing costs more than it saves. */
-const COMPRESS_FROM_BYTES = 256;
+/** Below it compressing costs more time than the bytes are worth. */
+const COMPRESS_FROM_BYTES = 4 * 1024;
 /** Up to this a content is put without asking first whether it is there. */
 const UNASKED_BYTES = 64 * 1024;
 const LEVEL = { params: { [constants.ZSTD_c_compressionLevel]: 1 } };
@@ -30,7 +30,8 @@ export function blobQueries(
     if (contents.reduce((sum, content) => sum + content.length, 0) > UNASKED_BYTES) {
       const there = await db.query<{ sha256: Buffer }>(
         'blobs-there',
-        'SELECT sha256 FROM blob WHERE tenant = $1 AND sha256 = ANY($2::bytea[])',
+        `SELECT b.sha256 FROM unnest($2::bytea[]) h
+         CROSS JOIN LATERAL (SELECT sha256 FROM blob WHERE tenant = $1 AND sha256 = h LIMIT 1) b`,
         [tenant, [...wanted.values()].map((w) => w.hash)],
         signal,
       );
@@ -53,7 +54,7 @@ export function blobQueries(
       const stage = async (all: boolean) => {
         const bytes = Buffer.concat(held, heldBytes);
         const end = all ? bytes.length : bytes.length - (bytes.length % CHUNK_BYTES);
-        codec ??= codecFor(bytes.subarray(0, CHUNK_BYTES));
+        codec ??= begin(bytes)[0];
         const chunks = chunksOf(bytes.subarray(0, end), codec);
         await db.query(
           'blob-stage',
@@ -131,9 +132,9 @@ export function blobQueries(
     readSmallBlobs: async (tenant, sha256, signal) => {
       const rows = await db.query<{ sha256: Buffer; zstd: boolean; data: Buffer | null }>(
         'blobs-small',
-        `SELECT b.sha256, b.codec = 'zstd' AS zstd, c.data FROM blob b
-           LEFT JOIN blob_chunk c ON c.tenant = b.tenant AND c.sha256 = b.sha256 AND c.ordinal = 0
-         WHERE b.tenant = $1 AND b.sha256 = ANY($2::bytea[]) AND b.size <= ${CHUNK_BYTES}`,
+        `SELECT b.sha256, b.codec = 'zstd' AS zstd, c.data FROM unnest($2::bytea[]) h
+           CROSS JOIN LATERAL (SELECT * FROM blob WHERE tenant = $1 AND sha256 = h AND size <= ${CHUNK_BYTES} LIMIT 1) b
+           LEFT JOIN LATERAL (SELECT data FROM blob_chunk WHERE tenant = $1 AND sha256 = h AND ordinal = 0 LIMIT 1) c ON true`,
         [tenant, sha256],
         signal,
       );
@@ -187,14 +188,17 @@ function joined(buffers: readonly Buffer[]): [data: Buffer, offsets: number[], l
 }
 
 function encode({ hash, content }: Readonly<{ hash: Buffer; content: Buffer }>): Encoded {
-  const codec = codecFor(content.subarray(0, CHUNK_BYTES));
-  return { hash, size: content.length, codec, chunks: chunksOf(content, codec) };
+  const [codec, first] = begin(content);
+  return { hash, size: content.length, codec, chunks: [...first, ...chunksOf(content.subarray(CHUNK_BYTES), codec)] };
 }
 
-/** By its beginning: what does not shrink by a tenth there is kept as it is. */
-function codecFor(beginning: Buffer): Codec {
-  if (beginning.length < COMPRESS_FROM_BYTES) return 'identity';
-  return zstdCompressSync(beginning, LEVEL).length < beginning.length * 0.9 ? 'zstd' : 'identity';
+/** By its first chunk, which comes with it as it is kept: what does not shrink by a tenth stays as it is. */
+function begin(content: Buffer): [codec: Codec, first: Buffer[]] {
+  const chunk = content.subarray(0, CHUNK_BYTES);
+  if (chunk.length === 0) return ['identity', []];
+  if (chunk.length < COMPRESS_FROM_BYTES) return ['identity', [chunk]];
+  const compressed = zstdCompressSync(chunk, LEVEL);
+  return compressed.length < chunk.length * 0.9 ? ['zstd', [compressed]] : ['identity', [chunk]];
 }
 
 function chunksOf(content: Buffer, codec: Codec): Buffer[] {

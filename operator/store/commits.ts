@@ -47,7 +47,7 @@ export function commitQueries(
       );
       if (row === undefined) throw new Error('commit_changes returned nothing');
       // A hint, outside the transaction that just ended: inside it would take a lock over the whole instance.
-      if (commit.turn?.phase !== undefined || commit.changes.length > 0) {
+      if (commit.turn?.phase !== undefined) {
         void db.query('notify-projection', "SELECT pg_notify('lathe_projection', '')", []).catch(() => undefined);
       }
       return { head: row.head, firstSeq: row.first_seq, lastSeq: row.last_seq, conflicts: row.conflicts };

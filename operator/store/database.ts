@@ -50,7 +50,14 @@ export class ChangedMeanwhile extends TransientError {
  * @param size connections at most; callers beyond it wait. Work and bulk have a pool each (CONTRACTS 5), so that large
  *   transfers never hold up a commit.
  */
-export function openDatabase(url: string, options: Readonly<{ size: number; name: string }>): Database {
+export function openDatabase(
+  url: string,
+  options: Readonly<{
+    size: number;
+    name: string;
+    /** More settings of a session, `name=value`. */ settings?: readonly string[];
+  }>,
+): Database {
   const pool = new Pool({
     connectionString: url,
     max: options.size,
@@ -62,8 +69,10 @@ export function openDatabase(url: string, options: Readonly<{ size: number; name
     // A paused owner must not hold its locks against a takeover (CONTRACTS 2).
     idle_in_transaction_session_timeout: 3_000,
     statement_timeout: 30_000,
-    // Temporary tables of the commit are made once per connection.
-    options: '-c jit=off',
+    // A prepared statement keeps its plan. Of a table that is still small the plan would be to read all of it, and it would
+    // be kept as the table grows; all our statements have an index. For the same reason a list of keys is looked up key by
+    // key (LATERAL … LIMIT 1): `= ANY` may become a filter over everything.
+    options: ['jit=off', 'enable_seqscan=off', ...(options.settings ?? [])].map((s) => `-c ${s}`).join(' '),
   });
   // An idle connection that breaks is replaced at its next use, which reports if that fails too.
   pool.on('error', () => undefined);

@@ -63,9 +63,10 @@ export function fileQueries(
       const rows = await db.query<Ground & FileEntry & { what: 'head' | 'entry' | 'folder' }>(
         'ground',
         `SELECT 'head' AS what, head, files, bytes, ${COLUMNS.replaceAll(/\w+/g, 'NULL AS $&')} FROM workspace WHERE id = $1
-         UNION ALL SELECT 'entry', NULL, NULL, NULL, ${COLUMNS} FROM file WHERE workspace = $1 AND path = ANY($2::text[])
+         UNION ALL SELECT 'entry', NULL, NULL, NULL, ${COLUMNS} FROM unnest($2::text[]) p
+           CROSS JOIN LATERAL (SELECT ${COLUMNS} FROM file WHERE workspace = $1 AND path = p COLLATE "C" LIMIT 1) f
          UNION ALL SELECT 'folder', NULL, NULL, NULL, p, NULL, NULL, NULL, NULL, NULL, NULL FROM unnest($3::text[]) p
-           WHERE EXISTS (SELECT 1 FROM file f WHERE f.workspace = $1 AND f.path > p || '/' AND f.path < p || '0')`,
+           CROSS JOIN LATERAL (SELECT FROM file f WHERE f.workspace = $1 AND f.path > p || '/' AND f.path < p || '0' LIMIT 1) f`,
         [workspace, [...new Set(paths.flatMap((path) => [path, ...above(path)]))], paths],
         signal,
       );
@@ -102,8 +103,9 @@ export function fileQueries(
       if (paths.length === 0) return new Map();
       const rows = await db.query<FileEntry & { kind: string }>(
         'entries-at',
-        `SELECT DISTINCT ON (path) ${COLUMNS} FROM file_version WHERE workspace = $1 AND path = ANY($2::text[]) AND version <= $3
-         ORDER BY path, version DESC`,
+        `SELECT ${COLUMNS} FROM unnest($2::text[]) p CROSS JOIN LATERAL (
+           SELECT ${COLUMNS} FROM file_version WHERE workspace = $1 AND path = p COLLATE "C" AND version <= $3
+           ORDER BY version DESC LIMIT 1) v`,
         [workspace, paths, version],
         signal,
       );
@@ -133,7 +135,8 @@ export function fileQueries(
       if (sha256.length === 0) return new Set();
       const rows = await db.query<{ sha256: Buffer }>(
         'known-hashes',
-        'SELECT DISTINCT sha256 FROM file_version WHERE workspace = $1 AND sha256 = ANY($2::bytea[])',
+        `SELECT v.sha256 FROM unnest($2::bytea[]) h
+         CROSS JOIN LATERAL (SELECT sha256 FROM file_version WHERE workspace = $1 AND sha256 = h LIMIT 1) v`,
         [workspace, sha256],
         signal,
       );

@@ -17,7 +17,8 @@ export function openPostgresStore(url: string, name: string): PostgresStore {
   // CONTRACTS 5: a heartbeat never waits for work, work never for bulk.
   const heartbeat = openDatabase(url, { size: 1, name: `${name} heartbeat` });
   const work = openDatabase(url, { size: 15, name });
-  const bulk = openDatabase(url, { size: 4, name: `${name} bulk` });
+  // A content counts only once a commit names it, and that commit flushes the log up to itself, this before it.
+  const bulk = openDatabase(url, { size: 4, name: `${name} bulk`, settings: ['synchronous_commit=off'] });
   const blobs = blobQueries(bulk);
   let closed: Promise<unknown> | undefined;
   return {

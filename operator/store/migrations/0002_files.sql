@@ -55,6 +55,11 @@ CREATE UNLOGGED TABLE blob_staging (
 );
 ALTER TABLE blob_staging ALTER COLUMN data SET STORAGE EXTERNAL;
 
+-- A change beside what the head has at its path.
+CREATE TYPE commit_entry AS (
+  path text, op text, kind text, executable boolean, size bigint, sha256 bytea, target text,
+  old_version bigint, old_size bigint, old_kind text, stale boolean
+);
 DROP FUNCTION commit_changes(uuid, bigint, bigint, uuid, jsonb, jsonb, jsonb, jsonb, jsonb);
 
 -- THE commit (CONTRACTS 2): everything that a diff changes, or nothing. LT002: the execution is not this sandbox's to finish.
@@ -73,40 +78,39 @@ DECLARE
   d_bytes bigint := 0;
   w_tenant uuid;
   events jsonb := p_events;
+  -- No temporary table: emptying one costs more than a small commit.
+  entries commit_entry[];
 BEGIN
   PERFORM fence(p_workspace, p_incarnation, p_epoch, p_token);
   SELECT w.head, w.last_seq, w.tenant INTO base, seq, w_tenant FROM workspace w WHERE w.id = p_workspace FOR UPDATE;
   head := base;
   conflicts := '{}';
   IF jsonb_array_length(p_changes) > 0 THEN
-    CREATE TEMPORARY TABLE IF NOT EXISTS commit_entry (
-      path text COLLATE "C" PRIMARY KEY, op text, kind text, executable boolean, size bigint, sha256 bytea, target text,
-      old_version bigint, old_size bigint, old_kind text, stale boolean
-    ) ON COMMIT DELETE ROWS;
-    DELETE FROM commit_entry;
-    INSERT INTO commit_entry
+    SELECT array_agg(ROW(x.*)::commit_entry) INTO entries FROM (
       SELECT c.path, c.op, c.kind, COALESCE(c.executable, false), COALESCE(c.size, 0), decode(c.sha256, 'hex'), c.target,
              f.version, f.size, f.kind, COALESCE(f.version, 0) <> c.base::bigint
       FROM jsonb_to_recordset(p_changes) AS c (path text, op text, kind text, executable boolean, size bigint, sha256 text, target text, base text)
-      LEFT JOIN file f ON f.workspace = p_workspace AND f.path = c.path COLLATE "C";
-    SELECT COALESCE(array_agg(c.path ORDER BY c.path), '{}') INTO conflicts FROM commit_entry c WHERE c.stale;
+      -- One look-up per change, however large the workspace is.
+      LEFT JOIN LATERAL (SELECT * FROM file f WHERE f.workspace = p_workspace AND f.path = c.path COLLATE "C" LIMIT 1) f ON true
+    ) x;
+    SELECT COALESCE(array_agg(c.path ORDER BY c.path COLLATE "C"), '{}') INTO conflicts FROM unnest(entries) c WHERE c.stale;
     IF cardinality(conflicts) > 0 AND (p_options->>'atomic')::boolean THEN
       RAISE EXCEPTION '% changed meanwhile', conflicts[1] USING ERRCODE = 'LT004';
     END IF;
     SELECT count(*),
            COALESCE(sum(CASE WHEN c.op = 'put' AND c.old_version IS NULL THEN 1 WHEN c.op = 'delete' AND c.old_version IS NOT NULL THEN -1 ELSE 0 END), 0),
            COALESCE(sum(CASE WHEN c.op = 'put' THEN c.size ELSE 0 END - COALESCE(c.old_size, 0)), 0)
-      INTO applied, d_files, d_bytes FROM commit_entry c WHERE NOT c.stale;
+      INTO applied, d_files, d_bytes FROM unnest(entries) c WHERE NOT c.stale;
     IF applied > 0 THEN
       head := base + 1;
       INSERT INTO file_version (workspace, path, version, kind, executable, size, tenant, sha256, target, execution)
         SELECT p_workspace, c.path, head, CASE c.op WHEN 'delete' THEN 'deleted' ELSE c.kind END, c.executable, c.size, w_tenant,
                CASE WHEN c.op = 'put' AND c.kind = 'regular' THEN c.sha256 END, c.target, (p_execution->>'id')::uuid
-        FROM commit_entry c WHERE NOT c.stale;
-      DELETE FROM file f USING commit_entry c WHERE f.workspace = p_workspace AND f.path = c.path AND c.op = 'delete' AND NOT c.stale;
+        FROM unnest(entries) c WHERE NOT c.stale;
+      DELETE FROM file f USING unnest(entries) c WHERE f.workspace = p_workspace AND f.path = c.path COLLATE "C" AND c.op = 'delete' AND NOT c.stale;
       INSERT INTO file (workspace, path, version, kind, executable, size, sha256, target)
         SELECT p_workspace, c.path, head, c.kind, c.executable, c.size, CASE WHEN c.kind = 'regular' THEN c.sha256 END, c.target
-        FROM commit_entry c WHERE c.op = 'put' AND NOT c.stale
+        FROM unnest(entries) c WHERE c.op = 'put' AND NOT c.stale
         ON CONFLICT (workspace, path) DO UPDATE SET version = excluded.version, kind = excluded.kind, executable = excluded.executable,
           size = excluded.size, sha256 = excluded.sha256, target = excluded.target;
       -- Folders come and go with what is in them: they are not counted.
@@ -115,7 +119,7 @@ BEGIN
                p_options->>'session', (p_execution->>'id')::uuid,
                count(*) FILTER (WHERE c.op = 'put' AND c.old_version IS NULL), count(*) FILTER (WHERE c.op = 'put' AND c.old_version IS NOT NULL),
                count(*) FILTER (WHERE c.op = 'delete')
-        FROM commit_entry c WHERE NOT c.stale AND COALESCE(c.kind, c.old_kind) <> 'directory';
+        FROM unnest(entries) c WHERE NOT c.stale AND COALESCE(c.kind, c.old_kind) <> 'directory';
     END IF;
   END IF;
   IF p_execution IS NOT NULL THEN
