@@ -5,7 +5,8 @@ import { runGuards, type Refusal } from '../files/guards.ts';
 import type { Change, FileCounts } from '../store/rows.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { OwnedWorkspace } from './ownership.ts';
-import type { Meeting, Session } from './session.ts';
+import type { Meeting } from './meeting.ts';
+import type { Session } from './session.ts';
 import { pagesOf } from './sync.ts';
 
 export type Collected = Readonly<{

@@ -15,7 +15,8 @@ import { collect, putBack, type Collected } from './collect.ts';
 import { outcomeSchema, unknownOutcome, type Outcome } from './outcome.ts';
 import type { OwnedWorkspace, Ownership } from './ownership.ts';
 import type { SandboxProvider } from './provider.ts';
-import { WINDOW_BYTES, type Meeting, type News, type Session } from './session.ts';
+import type { Meeting } from './meeting.ts';
+import { WINDOW_BYTES, type News, type Session } from './session.ts';
 import { readySession } from './ready-session.ts';
 import { whyLost } from './why-lost.ts';
 
@@ -319,8 +320,10 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         const wrong = [...(collected?.putBack ?? []), ...conflicts];
         if (collected === undefined) to.setSynced(undefined);
         else if (to.synced() !== undefined) to.setSynced(head);
-        for await (const page of putBack(store, owned, wrong))
+        for await (const page of putBack(store, owned, wrong)) {
           to.send({ $case: 'settle', value: { execution: x.id, version: head, putBack: page, last: false } });
+          await to.drained();
+        }
         to.send({ $case: 'settle', value: { execution: x.id, version: head, putBack: [], last: true } });
       } catch (err) {
         to.setSynced(undefined);

@@ -5,7 +5,7 @@ import { deletedEntry, entryOf } from '../files/diff.ts';
 import type { FileEntry } from '../store/rows.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { OwnedWorkspace } from './ownership.ts';
-import type { Meeting, Session } from './session.ts';
+import type { Session } from './session.ts';
 
 /** Below the frame limit of 256 KiB, with room for names. */
 const PAGE_BYTES = 128 * 1024;
@@ -15,14 +15,13 @@ const INLINE_BYTES = 16 * 1024;
 export async function syncTo(
   store: WorkspaceStore,
   owned: OwnedWorkspace,
-  meeting: Meeting,
   session: Session,
   signal: AbortSignal,
 ): Promise<void> {
   const from = session.synced();
   const to = owned.head;
   if (from === to) return;
-  const until = AbortSignal.any([signal, session.signal]);
+  const until = AbortSignal.any([signal, session.guestSignal()]);
   const ignored = [...owned.workspace.effective.files.ignored];
   const pages = from === undefined ? wholeTree(store, owned, until) : difference(store, owned, from, until);
   const send = (entries: Entry[], last: boolean) =>
@@ -30,10 +29,14 @@ export async function syncTo(
       $case: 'sync',
       value: { fromVersion: from ?? 0n, toVersion: to, full: from === undefined, entries, last, ignored },
     });
-  for await (const page of pages) send(page, false);
+  session.answers.clear();
+  for await (const page of pages) {
+    send(page, false);
+    await session.drained();
+  }
   send([], true);
   for (;;) {
-    const { version, error } = await meeting.synced.next(until);
+    const { version, error } = await session.answers.next(until);
     if (version !== to) continue;
     if (error !== '') {
       session.setSynced(undefined);

@@ -115,11 +115,15 @@ describe('S2: a sandbox reports only what it was sent, once', () => {
     await expect(forged(newId(), row?.boot ?? '')).rejects.toThrow(ExecutionNotDispatched);
     const meeting = world.replica.meeting(workspace.id);
     const before = await world.store.readEvents(workspace.id, {});
-    meeting.deliver({ $case: 'lost', value: { execution: done.execution, reason: 'forged' } });
-    meeting.deliver({
-      $case: 'offer',
-      value: { execution: newId(), baseVersion: 0n, changes: [], skipped: [], last: true, files: 0 },
-    });
+    const { signal } = new AbortController();
+    await meeting.deliver({ $case: 'lost', value: { execution: done.execution, reason: 'forged' } }, signal);
+    await meeting.deliver(
+      {
+        $case: 'offer',
+        value: { execution: newId(), baseVersion: 0n, changes: [], skipped: [], last: true, files: 0 },
+      },
+      signal,
+    );
     expect(await world.run(owned, 'true')).toMatchObject({ state: 'done' });
     const after = await world.store.readEvents(workspace.id, {});
     expect(after.slice(before.length).map((e) => e.type)).toEqual(['execution.dispatched', 'execution.done']);
@@ -141,9 +145,10 @@ test('F11: a forged diff that names a parent is refused, and the rest of it is c
     inline: Buffer.from('x'),
   };
   // What a hostile guest could send in place of its own offer.
-  meeting.deliver = (news) =>
+  meeting.deliver = (news, signal) =>
     deliver(
       news.$case === 'offer' ? { ...news, value: { ...news.value, changes: [forged, ...news.value.changes] } } : news,
+      signal,
     );
   const result = await world.run(owned, 'echo good > good');
   meeting.deliver = deliver;

@@ -9,7 +9,7 @@ import { createExecutor, type Executor, type OutputChunk } from '../../../operat
 import { localProvider, type LocalProvider } from '../../../operator/sandboxes/local-provider.ts';
 import { createMeetings } from '../../../operator/sandboxes/meetings.ts';
 import { Ownership, type OwnedWorkspace } from '../../../operator/sandboxes/ownership.ts';
-import type { Meeting } from '../../../operator/sandboxes/session.ts';
+import type { Meeting } from '../../../operator/sandboxes/meeting.ts';
 import { newId } from '../../../operator/store/ids.ts';
 import type { WorkspaceRow } from '../../../operator/store/rows.ts';
 import type { WorkspaceStore } from '../../../operator/store/workspace-store.ts';
