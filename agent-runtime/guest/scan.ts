@@ -1,208 +1,238 @@
 /** What is in the tree, and what of it differs from what was there before. */
 import { createHash } from 'node:crypto';
 import { isUtf8 } from 'node:buffer';
-import {
-  closeSync,
-  constants,
-  fstatSync,
-  lstatSync,
-  openSync,
-  readlinkSync,
-  readSync,
-  type BigIntStats,
-} from 'node:fs';
-import { escapeName, MAX_SEGMENT_BYTES, canonicalPath } from '../../proto/paths.ts';
-import { codeOf, entries, openFolder, openRoot, TEMPORARY, type Folder } from './folders.ts';
+import { closeSync, fchmodSync, fstatSync, lstatSync, readlinkSync, readSync, type Stats } from 'node:fs';
+import { canonicalPath, escapeName } from '../../proto/paths.ts';
+import { codeOf, listFolder, openFileFd, openFolderFd, openRoot, TEMPORARY } from './folders.ts';
 
-/** What is remembered of a path; the first five say whether it has to be read again. */
+/** What is remembered of a path; size, times and inode say whether it has to be read again. */
 export type Indexed = Readonly<{
   kind: 'regular' | 'symlink' | 'directory';
-  size: bigint;
-  mtimeNs: bigint;
-  ctimeNs: bigint;
-  ino: bigint;
+  size: number;
+  /** To 0.25 µs, which is what a number holds; `quietSinceMs` makes up for it. */
+  mtimeMs: number;
+  ctimeMs: number;
+  ino: number;
   executable: boolean;
   sha256: Buffer;
   target?: string;
-  /** Written so shortly before it was looked at that a further write might show the same times. */
-  racy: boolean;
 }>;
 export type Index = Map<string, Indexed>;
+export type Skip = Readonly<{ path: string; reason: string }>;
 export type Scan = Readonly<{
   index: Index;
   changed: readonly string[];
   deleted: readonly string[];
-  skipped: readonly Readonly<{ path: string; reason: string }>[];
+  /** Names escaped. What could not be looked into counts as unchanged. */
+  skipped: readonly Skip[];
 }>;
-export type ScanOptions = Readonly<{ ignored: (path: string) => boolean; maxEntries: number; maxFileBytes: bigint }>;
+export type ScanOptions = Readonly<{
+  ignored: (path: string) => boolean;
+  maxEntries: number;
+  maxFileBytes: bigint;
+  /** From when on the tree may have been written to since the last scan, by this machine's clock. */
+  quietUntilMs: number;
+}>;
 
 /** Thrown when there is more than may be listed; the tree is then put back by a full sync. */
 export class TreeTooLarge extends Error {}
 
-/** A clock tick of the coarsest file system time we meet is 10 ms. */
-const RACY_NS = 20_000_000n;
+/** Two clock ticks of the coarsest file system time we meet: within one, a write may leave the times as they were. */
+const TICK_MS = 20;
 const MAX_DEPTH = 512;
+/** Told of at most; the rest is counted. */
+const MAX_SKIPPED = 100;
 const NOTHING = Buffer.alloc(32);
-const LSTAT = { bigint: true, throwIfNoEntry: false } as const;
 
-/** `before` is left as it is. Paths with no change share their entries with it. */
+/**
+ * `before` is left as it is; what did not change shares its entries with it. The working directory is moved about
+ * meanwhile: a name that is looked up in it costs half of one that is looked up through /proc, and leads through no link
+ * either. Nothing else runs until this returns.
+ */
 export function scan(root: string, before: Index, options: ScanOptions): Scan {
   const index: Index = new Map();
   const changed: string[] = [];
-  const skipped: { path: string; reason: string }[] = [];
-  const nowNs = BigInt(Date.now()) * 1_000_000n;
+  const skipped: Skip[] = [];
+  const unseen: string[] = [];
+  let skips = 0;
   let seen = 0;
+  let known = 0;
 
   const skip = (path: string, reason: string) => {
-    if (skipped.length < 100) skipped.push({ path, reason });
+    skips += 1;
+    if (skipped.length < MAX_SKIPPED) skipped.push({ path, reason });
   };
   const note = (path: string, entry: Indexed, old: Indexed | undefined) => {
+    if (old !== undefined) known += 1;
     index.set(path, entry);
-    const same =
-      old !== undefined &&
-      old.kind === entry.kind &&
-      old.executable === entry.executable &&
-      old.sha256.equals(entry.sha256) &&
-      old.target === entry.target;
-    if (!same) changed.push(path);
+    if (old === undefined || !sameEntry(old, entry)) changed.push(path);
+  };
+  const keep = (path: string, old: Indexed | undefined) => {
+    if (old === undefined) return;
+    known += 1;
+    index.set(path, old);
   };
 
-  const walk = (at: Folder, prefix: string, depth: number): number => {
+  /** The working directory is the folder. @returns how many entries of it count */
+  const walk = (fd: number, prefix: string, depth: number): number => {
+    const { entries, broken } = listFolder('.');
+    seen += entries.length + broken.length;
+    if (seen > options.maxEntries)
+      throw new TreeTooLarge(`the tree has more than ${options.maxEntries} entries, counted up to ${shown(prefix)}`);
+    for (const name of broken) skip(escapeName(name), 'the name is not UTF-8');
     let kept = 0;
-    const inner: string[] = [];
-    // Names are then looked up from the folder itself: as safe as by its descriptor, and three times as fast.
-    process.chdir(`/proc/self/fd/${at.fd}`);
-    for (const entry of entries(at)) {
-      seen += 1;
-      if (seen > options.maxEntries) throw new TreeTooLarge(`the tree has more than ${options.maxEntries} entries`);
-      const { name } = entry;
-      if (typeof name !== 'string') {
-        skip(escapeName(name), 'the name is not UTF-8');
-        continue;
-      }
-      if (name.startsWith(TEMPORARY)) continue;
-      const path = `${prefix}/${name}`;
-      if (path.length > MAX_SEGMENT_BYTES / 4) {
-        const allowed = canonicalPath(path);
-        if ('refused' in allowed) {
-          skip(escapeName(path), allowed.refused);
-          continue;
-        }
-      }
-      if (entry.isDirectory()) {
-        if (options.ignored(`${path}/`)) continue;
-        inner.push(name);
-      } else if (options.ignored(path)) continue;
-      else if (entry.isFile()) file(at, name, path);
-      else if (entry.isSymbolicLink()) link(name, path);
-      else {
-        skip(escapeName(path), 'it is neither file, link nor folder');
-        continue;
-      }
-      kept += 1;
-    }
-    for (const name of inner) {
-      const path = `${prefix}/${name}`;
-      if (depth >= MAX_DEPTH) throw new TreeTooLarge(`folders are nested deeper than ${MAX_DEPTH}`);
-      using folder = openFolder(at, name);
-      if (walk(folder, path, depth + 1) === 0) {
-        note(path, directory(fstatSync(folder.fd, { bigint: true })), before.get(path));
-      }
+    for (const entry of entries) {
+      const path = `${prefix}/${entry.name}`;
+      if (entry.name.startsWith(TEMPORARY)) skip(shown(path), 'names that begin so are ours');
+      else if (options.ignored(path)) continue;
+      else if (path.length > 1_000 && 'refused' in canonicalPath(path)) skip(shown(path), 'its path is too long');
+      else if (entry.isDirectory()) {
+        kept += 1;
+        enter(fd, entry.name, path, depth);
+      } else if (entry.isFile() || entry.isSymbolicLink()) {
+        kept += 1;
+        leaf(entry.name, path);
+      } else skip(shown(path), 'it is neither file, link nor folder');
     }
     return kept;
   };
 
-  const file = (at: Folder, name: string, path: string) => {
-    const stats = lstatSync(name, LSTAT);
-    if (stats === undefined) return;
-    const old = before.get(path);
-    if (old !== undefined && !old.racy && sameStats(old, stats)) return void index.set(path, old);
-    if (stats.size > options.maxFileBytes) {
-      // Too large to be taken: offered without having been read, refused by its size.
-      return note(path, { ...base('regular', stats, nowNs), executable: isExecutable(stats), sha256: NOTHING }, old);
+  const enter = (parent: number, name: string, path: string, depth: number) => {
+    if (depth >= MAX_DEPTH) throw new TreeTooLarge(`folders are nested deeper than ${MAX_DEPTH}: ${shown(path)}`);
+    let fd: number | undefined;
+    try {
+      fd = openFolderFd(name);
+      changeTo(fd);
+      if (walk(fd, path, depth + 1) === 0) note(path, directory(), before.get(path));
+    } catch (error) {
+      if (codeOf(error) === '') throw error;
+      unseen.push(path);
+      skip(shown(path), `it could not be looked into (${codeOf(error)})`);
+    } finally {
+      if (fd !== undefined) closeSync(fd);
+      changeTo(parent);
     }
-    for (let attempt = 0; attempt < 2; attempt += 1) {
-      const hashed = hashFile(at, name, nowNs);
-      if (hashed !== undefined) return note(path, hashed, old);
-    }
-    if (old !== undefined) index.set(path, old);
-    skip(escapeName(path), 'it changed while it was read, twice; it is left at its old version');
   };
 
-  const link = (name: string, path: string) => {
-    const stats = lstatSync(name, LSTAT);
-    if (stats === undefined) return;
+  const leaf = (name: string, path: string) => {
     const old = before.get(path);
-    if (old !== undefined && !old.racy && sameStats(old, stats)) return void index.set(path, old);
-    const target = readlinkSync(name, { encoding: 'buffer' });
-    if (!isUtf8(target)) return skip(escapeName(path), 'the target of the link is not UTF-8');
-    const sha256 = createHash('sha256').update(target).digest();
-    note(path, { ...base('symlink', stats, nowNs), executable: false, sha256, target: target.toString('utf8') }, old);
+    try {
+      const stats = lstatSync(name);
+      if (old !== undefined && old.ctimeMs < options.quietUntilMs - TICK_MS && sameStats(old, stats))
+        return keep(path, old);
+      if (stats.isSymbolicLink()) return note(path, link(name, stats), old);
+      // Too large to be taken: offered without having been read, refused by its size.
+      if (BigInt(stats.size) > options.maxFileBytes) return note(path, regular(stats, NOTHING), old);
+      const hashed = hashFile(name) ?? hashFile(name);
+      if (hashed !== undefined) return note(path, hashed, old);
+      skip(shown(path), 'it changed while it was read, twice; it is left at its old version');
+    } catch (error) {
+      // Gone by now: not there.
+      if (codeOf(error) === 'ENOENT') return;
+      if (!(error instanceof Unreadable) && codeOf(error) === '') throw error;
+      skip(shown(path), error instanceof Unreadable ? error.message : `it could not be read (${codeOf(error)})`);
+    }
+    keep(path, old);
   };
 
   using top = openRoot(root);
   try {
-    walk(top, '', 0);
+    changeTo(top.fd);
+    walk(top.fd, '', 0);
   } finally {
     process.chdir('/');
   }
-  const deleted = [...before.keys()].filter(
-    (path) => !index.has(path) && !options.ignored(path) && !options.ignored(`${path}/`),
-  );
+  const deleted: string[] = [];
+  if (known < before.size) {
+    for (const [path, old] of before) {
+      if (index.has(path) || options.ignored(path)) continue;
+      if (unseen.some((folder) => path === folder || path.startsWith(`${folder}/`))) index.set(path, old);
+      else deleted.push(path);
+    }
+  }
+  if (skips > skipped.length) skipped.push({ path: '/', reason: `${skips - skipped.length} more were left out` });
   return { index, changed, deleted, skipped };
 }
 
-/** Reads it once; undefined when it changed meanwhile or is no file any more. */
-export function hashFile(at: Folder, name: string, nowNs: bigint): Indexed | undefined {
+/** Reads it once; undefined when it changed meanwhile or is no file any more. The path must lead through no link. */
+export function hashFile(path: string | Buffer): Indexed | undefined {
   let fd: number;
   try {
-    fd = openSync(at.at(name), constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    fd = openFileFd(path);
   } catch (error) {
     if (['ENOENT', 'ELOOP', 'ENXIO'].includes(codeOf(error))) return undefined;
-    if (codeOf(error) === 'EACCES') return undefined;
     throw error;
   }
   try {
-    const stats = fstatSync(fd, { bigint: true });
+    const stats = fstatSync(fd);
     if (!stats.isFile()) return undefined;
     const hash = createHash('sha256');
-    const buffer = Buffer.allocUnsafe(Math.min(1 << 20, Math.max(4_096, Number(stats.size))));
-    for (let read = readSync(fd, buffer); read > 0; read = readSync(fd, buffer)) hash.update(buffer.subarray(0, read));
-    const after = fstatSync(fd, { bigint: true });
-    if (after.size !== stats.size || after.mtimeNs !== stats.mtimeNs) return undefined;
-    return { ...base('regular', after, nowNs), executable: isExecutable(after), sha256: hash.digest() };
+    const buffer = Buffer.allocUnsafe(Math.min(1 << 20, Math.max(4_096, stats.size + 1)));
+    let bytes = 0;
+    for (let read = readSync(fd, buffer); read > 0; read = readSync(fd, buffer)) {
+      hash.update(buffer.subarray(0, read));
+      bytes += read;
+      // Somebody appends as fast as we read.
+      if (bytes > stats.size) return undefined;
+    }
+    const after = fstatSync(fd);
+    if (bytes !== stats.size || after.size !== stats.size || after.mtimeMs !== stats.mtimeMs) return undefined;
+    return regular(after, hash.digest());
   } finally {
     closeSync(fd);
   }
 }
 
-/** The entry as it is now, without reading it: for what was just written by us, with this hash. */
-export function indexed(stats: BigIntStats, sha256: Buffer, target?: string): Indexed {
-  const nowNs = BigInt(Date.now()) * 1_000_000n;
-  if (stats.isDirectory()) return directory(stats);
-  if (target !== undefined) return { ...base('symlink', stats, nowNs), executable: false, sha256, target };
-  return { ...base('regular', stats, nowNs), executable: isExecutable(stats), sha256 };
+/** As it is now, with a hash that is known: what was just written by us. */
+export function indexed(path: string | Buffer, sha256: Buffer): Indexed {
+  const stats = lstatSync(path);
+  return stats.isSymbolicLink() ? link(path, stats) : regular(stats, sha256);
 }
 
-function base(kind: Indexed['kind'], stats: BigIntStats, nowNs: bigint) {
-  const { size, mtimeNs, ctimeNs, ino } = stats;
-  return { kind, size, mtimeNs, ctimeNs, ino, racy: nowNs - ctimeNs < RACY_NS };
+/** One that is empty; it has nothing that could change. */
+export function directory(): Indexed {
+  return { kind: 'directory', size: 0, mtimeMs: 0, ctimeMs: 0, ino: 0, executable: false, sha256: NOTHING };
 }
 
-function directory(stats: BigIntStats): Indexed {
-  return { ...base('directory', stats, 0n), size: 0n, racy: false, executable: false, sha256: NOTHING };
+class Unreadable extends Error {}
+
+function regular({ size, mtimeMs, ctimeMs, ino, mode }: Stats, sha256: Buffer): Indexed {
+  return { kind: 'regular', size, mtimeMs, ctimeMs, ino, executable: (mode & 0o111) !== 0, sha256 };
 }
 
-function sameStats(old: Indexed, now: BigIntStats): boolean {
+function link(path: string | Buffer, { mtimeMs, ctimeMs, ino, size }: Stats): Indexed {
+  const target = readlinkSync(path, { encoding: 'buffer' });
+  if (!isUtf8(target)) throw new Unreadable('the target of the link is not UTF-8');
+  const sha256 = createHash('sha256').update(target).digest();
+  return { kind: 'symlink', size, mtimeMs, ctimeMs, ino, executable: false, sha256, target: target.toString('utf8') };
+}
+
+function sameEntry(a: Indexed, b: Indexed): boolean {
+  return a.kind === b.kind && a.executable === b.executable && a.sha256.equals(b.sha256) && a.target === b.target;
+}
+
+function sameStats(old: Indexed, now: Stats): boolean {
   return (
     old.size === now.size &&
-    old.mtimeNs === now.mtimeNs &&
-    old.ctimeNs === now.ctimeNs &&
+    old.mtimeMs === now.mtimeMs &&
+    old.ctimeMs === now.ctimeMs &&
     old.ino === now.ino &&
-    old.executable === isExecutable(now)
+    old.kind === (now.isSymbolicLink() ? 'symlink' : now.isFile() ? 'regular' : undefined)
   );
 }
 
-function isExecutable(stats: BigIntStats): boolean {
-  return (stats.mode & 0o111n) !== 0n;
+function changeTo(fd: number): void {
+  const path = `/proc/self/fd/${fd}`;
+  try {
+    process.chdir(path);
+  } catch (error) {
+    // Listed, but not to be entered, by its owner's own choice.
+    if (codeOf(error) !== 'EACCES') throw error;
+    fchmodSync(fd, (fstatSync(fd).mode & 0o777) | 0o700);
+    process.chdir(path);
+  }
+}
+
+function shown(path: string): string {
+  return escapeName(path === '' ? '/' : path);
 }
