@@ -7,8 +7,10 @@ import type { WorkspaceStore } from './workspace-store.ts';
 export const CHUNK_BYTES = 256 * 1024;
 /** Bytes in one statement at most; more go in several. */
 const BATCH_BYTES = 4 * 1024 * 1024;
+/** Chunks; as many again are read ahead. */
+const READ_AT_ONCE = 4;
 
-export function blobQueries(db: Database): Pick<WorkspaceStore, 'putBlobs' | 'readBlob'> {
+export function blobQueries(db: Database): Pick<WorkspaceStore, 'putBlobs' | 'readBlob' | 'readBlobs'> {
   return {
     putBlobs: async (tenant, contents, signal) => {
       const hashes = contents.map((content) => createHash('sha256').update(content).digest());
@@ -25,7 +27,7 @@ export function blobQueries(db: Database): Pick<WorkspaceStore, 'putBlobs' | 're
       for (const batch of batches([...wanted.values()])) await insert(db, tenant, batch, signal);
       return hashes;
     },
-    readBlob: async function* (tenant, sha256, signal) {
+    readBlob: async function* (tenant, sha256, signal, from = 0) {
       const [blob] = await db.query<{ size: bigint }>(
         'blob',
         'SELECT size FROM blob WHERE tenant = $1 AND sha256 = $2',
@@ -39,15 +41,49 @@ export function blobQueries(db: Database): Pick<WorkspaceStore, 'putBlobs' | 're
         );
       }
       const chunks = Math.ceil(Number(blob.size) / CHUNK_BYTES);
-      for (let ordinal = 0; ordinal < chunks; ordinal += 1) {
-        const [row] = await db.query<{ data: Buffer }>(
-          'blob-chunk',
-          'SELECT data FROM blob_chunk WHERE tenant = $1 AND sha256 = $2 AND ordinal = $3',
-          [tenant, sha256, ordinal],
+      const read = (ordinal: number) =>
+        db.query<{ data: Buffer }>(
+          'blob-chunks',
+          'SELECT data FROM blob_chunk WHERE tenant = $1 AND sha256 = $2 AND ordinal >= $3 AND ordinal < $4 ORDER BY ordinal',
+          [tenant, sha256, ordinal, ordinal + READ_AT_ONCE],
           signal,
         );
-        if (row !== undefined) yield row.data;
+      let skip = from % CHUNK_BYTES;
+      let ordinal = Math.floor(from / CHUNK_BYTES);
+      let next = read(ordinal);
+      // What is being read ahead when nobody wants more is nobody's error.
+      next.catch(() => undefined);
+      for (; ordinal < chunks; ordinal += READ_AT_ONCE) {
+        const rows = await next;
+        if (ordinal + READ_AT_ONCE < chunks) {
+          next = read(ordinal + READ_AT_ONCE);
+          next.catch(() => undefined);
+        }
+        for (const { data } of rows) {
+          if (skip < data.length) yield skip === 0 ? data : data.subarray(skip);
+          skip = 0;
+        }
       }
+    },
+    readBlobs: async (tenant, sha256, signal) => {
+      const found = new Map<string, Buffer>();
+      if (sha256.length === 0) return found;
+      const rows = await db.query<{ sha256: Buffer; data: Buffer | null }>(
+        'blobs-read',
+        `SELECT b.sha256, c.data FROM blob b LEFT JOIN blob_chunk c USING (tenant, sha256)
+           WHERE b.tenant = $1 AND b.sha256 = ANY($2::bytea[]) ORDER BY b.sha256, c.ordinal`,
+        [tenant, sha256],
+        signal,
+      );
+      const pieces = new Map<string, Buffer[]>();
+      for (const row of rows) {
+        const hex = row.sha256.toString('hex');
+        const of = pieces.get(hex) ?? [];
+        pieces.set(hex, of);
+        if (row.data !== null) of.push(row.data);
+      }
+      for (const [hex, of] of pieces) found.set(hex, of.length === 1 && of[0] ? of[0] : Buffer.concat(of));
+      return found;
     },
   };
 }

@@ -1,5 +1,6 @@
 /** The store on Postgres: the query families, each in a file of its own, on one work and one bulk pool. */
 import { blobQueries } from './blobs.ts';
+import { blobStreamQueries } from './blob-stream.ts';
 import { commitQueries } from './commits.ts';
 import { openDatabase, type Database } from './database.ts';
 import { eventQueries } from './events.ts';
@@ -27,6 +28,7 @@ export function openPostgresStore(url: string, name: string): PostgresStore {
     ...eventQueries(work),
     ...fileQueries(work),
     ...blobs,
+    ...blobStreamQueries(bulk),
     ...turnQueries(work),
     ...sandboxQueries(work),
     close: async () => void (await (closed ??= Promise.all([heartbeat.close(), work.close(), bulk.close()]))),

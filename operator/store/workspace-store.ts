@@ -103,8 +103,19 @@ export interface WorkspaceStore {
   knownHashes(workspace: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlySet<string>>;
   /** Hashed here; what is there already is kept. */
   putBlobs(tenant: string, contents: readonly Buffer[], signal?: AbortSignal): Promise<readonly Buffer[]>;
-  /** @throws PermanentError NotFound */
-  readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal): AsyncIterable<Buffer>;
+  /**
+   * One content of any size, hashed here; memory holds a few pieces of it. What `pieces` throws is thrown, and nothing
+   * is kept.
+   */
+  putBlobStream(
+    tenant: string,
+    pieces: AsyncIterable<Buffer>,
+    signal?: AbortSignal,
+  ): Promise<{ sha256: Buffer; size: number }>;
+  /** Pieces of at most 256 KiB, in order, from byte `from` on. @throws PermanentError NotFound */
+  readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal, from?: number): AsyncIterable<Buffer>;
+  /** Whole contents by hash (hex), for small ones: the caller answers for what they are together. What is not there is left out. */
+  readBlobs(tenant: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlyMap<string, Buffer>>;
 
   /**
    * The next turn that may run, its workspace's lease with it: queued, or running with nobody to run it: its owner is

@@ -1,5 +1,5 @@
 /** What every WorkspaceStore promises (AD1). */
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
 import { ExecutionNotDispatched, FenceLost } from '../../../operator/store/database.ts';
 import { newId } from '../../../operator/store/ids.ts';
@@ -187,6 +187,36 @@ export function storeConformance(f: Fixture): void {
       const chunks: Buffer[] = [];
       for await (const chunk of f.store.readBlob(workspace.tenant, sha256 ?? Buffer.alloc(0))) chunks.push(chunk);
       expect(Buffer.concat(chunks).equals(content)).toBe(true);
+      const tail: Buffer[] = [];
+      for await (const chunk of f.store.readBlob(workspace.tenant, sha256 ?? Buffer.alloc(0), undefined, 300_001))
+        tail.push(chunk);
+      expect(Buffer.concat(tail).equals(content.subarray(300_001))).toBe(true);
+    });
+
+    test('a content that arrives in pieces of any size is stored once it is whole, and else not at all', async () => {
+      const { workspace } = await owned();
+      const content = randomBytes(5_000_000);
+      const pieces = async function* (fail: boolean) {
+        for (let at = 0; at < content.length; at += 99_999) yield content.subarray(at, at + 99_999);
+        if (fail) throw new Error('cut');
+      };
+      await expect(f.store.putBlobStream(workspace.tenant, pieces(true))).rejects.toThrow('cut');
+      const sha256 = createHash('sha256').update(content).digest();
+      expect(await f.store.readBlobs(workspace.tenant, [sha256])).toEqual(new Map());
+      for (let twice = 0; twice < 2; twice += 1)
+        expect(await f.store.putBlobStream(workspace.tenant, pieces(false))).toEqual({ sha256, size: content.length });
+      const found = await f.store.readBlobs(workspace.tenant, [sha256, Buffer.alloc(32)]);
+      expect([...found.keys()]).toEqual([sha256.toString('hex')]);
+      expect(found.get(sha256.toString('hex'))?.equals(content)).toBe(true);
+      const nothing = await f.store.putBlobStream(workspace.tenant, (async function* () {})());
+      expect(nothing.size).toBe(0);
+      expect((await f.store.readBlobs(workspace.tenant, [nothing.sha256])).size).toBe(1);
+      const [left] = await f.store.database.query<{ n: bigint }>(
+        'staged',
+        'SELECT count(*) AS n FROM blob_staging',
+        [],
+      );
+      expect(left?.n).toBe(0n);
     });
   });
 
