@@ -44,7 +44,7 @@ export class Guest {
     this.#place = place;
     this.#work = work;
     this.#contents = new Contents(
-      (sha256) => void this.#up({ $case: 'want', value: { execution: '', sha256: [...sha256] } }),
+      (sha256) => void this.#up({ $case: 'want', value: { execution: '', sha256: [...sha256], from: [] } }),
     );
     this.#tree = new Tree(place.root, this.#contents);
   }

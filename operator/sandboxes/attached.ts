@@ -11,7 +11,7 @@ import type {
 import { TransientError } from '../errors.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { Authenticate } from './attach-server.ts';
-import { giveContent } from './give-content.ts';
+import { giveContents } from './give-content.ts';
 import { createInbox } from './inbox.ts';
 import type { Meeting } from './meeting.ts';
 import type { OwnedWorkspace } from './ownership.ts';
@@ -53,6 +53,7 @@ export class Attached {
   #synced: bigint | undefined;
   #seq = 0n;
   #full = false;
+  #heardAt = performance.now();
   #tokenTimer: NodeJS.Timeout | undefined;
 
   constructor({ id, call, hello, podUid, owned, meeting, store, authenticate, tokenMs = TOKEN_MS }: AttachedOptions) {
@@ -80,6 +81,8 @@ export class Attached {
       setSynced: (version) => void (this.#synced = version),
       work: () => this.#guest?.work ?? '',
       guestConnected: () => this.#guest?.connected === true && !this.#abort.signal.aborted,
+      treeIsEmpty: () => this.#guest?.facts['tree'] === 'empty',
+      silentForMs: () => performance.now() - this.#heardAt,
       guestSignal: () => this.#guestAbort.signal,
     };
     owned.signal.addEventListener('abort', () => this.end(status.ABORTED, 'the workspace has another owner'), {
@@ -100,6 +103,7 @@ export class Attached {
   /** What a stream that was ended still delivers is not heard: its successor tells it anew. */
   async receive({ message }: AttachRequest): Promise<void> {
     if (this.#abort.signal.aborted) return;
+    this.#heardAt = performance.now();
     switch (message?.$case) {
       case 'output':
       case 'finished':
@@ -113,9 +117,7 @@ export class Attached {
         this.session.answers.clear();
         return this.session.answers.push(message.value);
       case 'want':
-        for (const sha256 of message.value.sha256)
-          await giveContent(this.#store, this.owned.workspace, this.session, Buffer.from(sha256));
-        return;
+        return await giveContents(this.#store, this.owned.workspace, this.session, message.value);
       case 'token':
         return await this.#check(message.value.token);
       case 'hello':
@@ -157,6 +159,7 @@ export class Attached {
     const late = setTimeout(() => this.#bulk.reject(new Error('no bulk connection')), BULK_MS);
     const bulk = await this.#bulk.promise.finally(() => clearTimeout(late));
     if (!bulk.write({ content })) await drained(bulk);
+    this.#heardAt = performance.now();
   }
 
   #setGuest(guest: NonNullable<Hello['guest']>): void {

@@ -4,6 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { DEFAULTS } from '../../crds/defaults.ts';
+import { parseQuantity } from '../../crds/quantity.ts';
 import { OutputStream, type Finished } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
 import { TransientError } from '../errors.ts';
 import { headTail } from '../files/head-tail.ts';
@@ -55,6 +56,8 @@ export type ExecutorDeps = Readonly<{
   provider: SandboxProvider;
   meeting: (workspace: string) => Meeting;
   log: Logger;
+  /** From the end of a command's time to what became of it, the comparing of its tree included. */
+  reportMs?: number;
   /** The workspace's log has grown. */
   onEvents?: (workspace: string) => void;
 }>;
@@ -62,6 +65,10 @@ export type ExecutorDeps = Readonly<{
 const GRACE_MS = 5_000;
 /** How long a broker that was attached may stay away before its pod is asked for anew. */
 const REATTACH_MS = 3_000;
+/** Comparing a tree that is as large as may be takes a minute or two; its sandbox may be away for a while meanwhile. */
+const REPORT_MS = 600_000;
+/** setTimeout takes no more. */
+const MAX_TIMER_MS = 0x7fffffff;
 
 export function createExecutor(deps: ExecutorDeps): Executor {
   const { store, ownership, log } = deps;
@@ -174,9 +181,28 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       return { ...headTail(all, DEFAULTS.output.modelBytes), outputBytes: all.length };
     };
     const watchdog = ensureWhileAway(owned, meeting);
+    const late = new AbortController();
+    const deadline = setTimeout(
+      () => late.abort(),
+      Math.min(MAX_TIMER_MS, x.timeoutMs + GRACE_MS + (deps.reportMs ?? REPORT_MS)),
+    );
+    const until = AbortSignal.any([owned.signal, late.signal]);
     try {
       for (;;) {
-        const news = await inbox.next(owned.signal);
+        const news = await inbox.next(until).catch((error: unknown) => {
+          if (owned.signal.aborted || !late.signal.aborted) throw error;
+          return undefined;
+        });
+        if (news === undefined) {
+          const silent = session ?? meeting.session;
+          const given = await giveUp(
+            'SandboxLost',
+            'its sandbox did not report how it ended; what it did in the workspace is not kept',
+            silent,
+          );
+          silent?.restart('an execution was not reported');
+          return given;
+        }
         switch (news.$case) {
           case 'output': {
             output.push(news.value.data);
@@ -226,6 +252,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         }
       }
     } finally {
+      clearTimeout(deadline);
       watchdog[Symbol.dispose]();
       signal.removeEventListener('abort', cancel);
       meeting.unwatch(x.id);
@@ -238,7 +265,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     ): Promise<(Outcome & { execution: string }) | undefined> {
       let collected: Collected;
       try {
-        collected = await collect({ store, owned, meeting, session: from, execution: x.id, offers }, owned.signal);
+        collected = await collect({ store, owned, meeting, execution: x.id, offers }, owned.signal);
       } catch (error) {
         if (!(error instanceof TransientError) || error.reason !== 'SandboxLost') throw error;
         offers.length = 0;
@@ -368,7 +395,12 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         baseVersion: owned.head,
         outputCredit: BigInt(WINDOW_BYTES),
         outputLimit: BigInt(DEFAULTS.output.storedBytes),
-        collect: { ignored: [...files.ignored], maxEntries: files.maxFiles * 4 + 10_000, maxFileBytes: 1n << 40n },
+        collect: {
+          ignored: [...files.ignored],
+          maxEntries: files.maxFiles * 4 + 10_000,
+          // What is larger is refused by its size, so nobody need read it.
+          maxFileBytes: BigInt(Math.floor(parseQuantity(files.maxFileSize) ?? 0)),
+        },
       },
     });
   }

@@ -1,5 +1,4 @@
 /** Where a workspace's commands meet whatever sandbox is attached at the moment; survives the sessions that come and go. */
-import { createHash } from 'node:crypto';
 import type { Content } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
 import { createInbox, woken, type Inbox } from './inbox.ts';
 import { WINDOW_BYTES, type News, type Session } from './session.ts';
@@ -98,38 +97,17 @@ export class Meeting {
     await watch.inbox.room(BACKLOG_BYTES, signal);
   }
 
-  /**
-   * One content that the sandbox was asked for; hashed here, since an offered hash proves nothing. Undefined: it can't be
-   * had. Rejects with the guest's signal when it goes away.
-   */
-  async receive(
-    session: Session,
-    execution: string,
-    sha256: Buffer,
-    size: number,
-    signal: AbortSignal,
-  ): Promise<Buffer | undefined> {
-    const hex = sha256.toString('hex');
+  /** What comes of these contents (hex) from now on, until it is disposed of. */
+  expect(hashes: readonly string[]): Disposable & Readonly<{ inbox: Inbox<Content> }> {
     const inbox = createInbox<Content>();
-    const until = AbortSignal.any([signal, session.guestSignal()]);
-    this.#contents.set(hex, inbox);
-    try {
-      session.send({ $case: 'want', value: { execution, sha256: [sha256] } });
-      const pieces: Buffer[] = [];
-      let bytes = 0;
-      for (;;) {
-        const piece = await inbox.next(until);
-        if (piece.error !== '') return undefined;
-        bytes += piece.data.length;
-        if (bytes > size) return undefined;
-        pieces.push(piece.data);
-        if (piece.last) break;
-      }
-      const content = Buffer.concat(pieces, bytes);
-      return createHash('sha256').update(content).digest().equals(sha256) ? content : undefined;
-    } finally {
-      this.#contents.delete(hex);
-    }
+    for (const hex of hashes) this.#contents.set(hex, inbox);
+    return {
+      inbox,
+      [Symbol.dispose]: () => {
+        for (const hex of hashes) if (this.#contents.get(hex) === inbox) this.#contents.delete(hex);
+        inbox.clear();
+      },
+    };
   }
 
   /** Resolves when the next piece may come. */

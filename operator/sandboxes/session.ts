@@ -35,6 +35,10 @@ export type Session = Readonly<{
   /** The guest process; changes when the work container was replaced. */
   work(): string;
   guestConnected(): boolean;
+  /** The guest has nothing there, so that it will need everything. */
+  treeIsEmpty(): boolean;
+  /** Since something came from it, or it took something. */
+  silentForMs(): number;
   /** Aborts with SandboxLost when the guest that is there now goes away, at the latest with the stream. */
   guestSignal(): AbortSignal;
 }>;

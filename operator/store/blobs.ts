@@ -71,18 +71,11 @@ export function blobQueries(db: Database): Pick<WorkspaceStore, 'putBlobs' | 're
       const rows = await db.query<{ sha256: Buffer; data: Buffer | null }>(
         'blobs-read',
         `SELECT b.sha256, c.data FROM blob b LEFT JOIN blob_chunk c USING (tenant, sha256)
-           WHERE b.tenant = $1 AND b.sha256 = ANY($2::bytea[]) ORDER BY b.sha256, c.ordinal`,
+           WHERE b.tenant = $1 AND b.sha256 = ANY($2::bytea[]) AND b.size <= ${CHUNK_BYTES}`,
         [tenant, sha256],
         signal,
       );
-      const pieces = new Map<string, Buffer[]>();
-      for (const row of rows) {
-        const hex = row.sha256.toString('hex');
-        const of = pieces.get(hex) ?? [];
-        pieces.set(hex, of);
-        if (row.data !== null) of.push(row.data);
-      }
-      for (const [hex, of] of pieces) found.set(hex, of.length === 1 && of[0] ? of[0] : Buffer.concat(of));
+      for (const row of rows) found.set(row.sha256.toString('hex'), row.data ?? Buffer.alloc(0));
       return found;
     },
   };

@@ -114,7 +114,7 @@ export interface WorkspaceStore {
   ): Promise<{ sha256: Buffer; size: number }>;
   /** Pieces of at most 256 KiB, in order, from byte `from` on. @throws PermanentError NotFound */
   readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal, from?: number): AsyncIterable<Buffer>;
-  /** Whole contents by hash (hex), for small ones: the caller answers for what they are together. What is not there is left out. */
+  /** Contents of at most 256 KiB by hash (hex); what is larger or not there is left out. */
   readBlobs(tenant: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlyMap<string, Buffer>>;
 
   /**

@@ -173,7 +173,7 @@ export class Owner {
     const hash = Buffer.from(sha256);
     const of = () => this.attached.contents.filter((content) => hash.equals(content.sha256));
     const before = of().length;
-    this.attached.send({ $case: 'want', value: { execution: '', sha256: [hash] } });
+    this.attached.send({ $case: 'want', value: { execution: '', sha256: [hash], from: [] } });
     await this.attached.until(
       () =>
         of()
