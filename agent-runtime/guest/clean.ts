@@ -1,14 +1,14 @@
 /** The second half of a full sync: what is on the volume and not in the head goes. */
 import { isUtf8 } from 'node:buffer';
 import { opendirSync } from 'node:fs';
-import { openFolder, openRoot, type Folder } from './folders.ts';
+import { openFolder, openRoot, STAGING, type Folder } from './folders.ts';
 import { removeFolder, removeTree, unlinked } from './removal.ts';
 
 /** Deeper than any tree that may be committed. */
 const MAX_DEPTH = 512;
 
 /**
- * Removes whatever is neither kept nor ignored, half-written files of a guest that was killed included. Nothing of it is
+ * Removes whatever is neither kept nor ignored, but for where files are written. Nothing of it is
  * remembered, so its size does not matter.
  * @param kept paths of entries. Their parents stay; what is below them goes.
  * @returns how many files, links and folders were removed, each tree counted as one
@@ -40,7 +40,7 @@ export function removeOthers(
 
   function one(at: Folder, name: Buffer, prefix: string, isFolder: boolean, depth: number): boolean {
     const path = isUtf8(name) ? `${prefix}/${name.toString('utf8')}` : undefined;
-    if (path !== undefined && ignored(path)) return true;
+    if (path !== undefined && (ignored(path) || path === `/${STAGING}`)) return true;
     const wanted = path !== undefined && kept.has(path);
     if (!isFolder) {
       if (wanted) return true;

@@ -1,14 +1,16 @@
 /** File contents on their way in: asked for by hash, a batch at a time, and read in that order. */
 import type { Content } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
 
-export type Wanted = Readonly<{ sha256: Buffer; size: number }>;
+/** `from`: what is there of it already. */
+export type Wanted = Readonly<{ sha256: Buffer; size: number; from: number }>;
 
 /** Of one batch (CONTRACTS 6), and what is held here at most before the connection is not read on. */
 const BATCH_BYTES = 4 * 1024 * 1024;
 const BATCH_FILES = 1_000;
 
 export class Contents {
-  readonly #ask: (sha256: readonly Buffer[]) => void;
+  readonly #ask: (batch: readonly Wanted[]) => void;
+  readonly #from = new Map<string, number>();
   readonly #pieces: Content[] = [];
   #heldBytes = 0;
   #wanted = false;
@@ -16,7 +18,7 @@ export class Contents {
   #wake: (() => void) | undefined;
   #room: PromiseWithResolvers<void> | undefined;
 
-  constructor(ask: (sha256: readonly Buffer[]) => void) {
+  constructor(ask: (batch: readonly Wanted[]) => void) {
     this.#ask = ask;
   }
 
@@ -25,7 +27,8 @@ export class Contents {
     this.#clear();
     this.#failed = undefined;
     this.#wanted = true;
-    this.#ask(batch.map(({ sha256 }) => sha256));
+    for (const { sha256, from } of batch) this.#from.set(sha256.toString('hex'), from);
+    this.#ask(batch);
     return {
       [Symbol.dispose]: () => {
         this.#wanted = false;
@@ -53,7 +56,7 @@ export class Contents {
   }
 
   async *read(sha256: Buffer): AsyncIterable<Buffer> {
-    for (let offset = 0n; ;) {
+    for (let offset = BigInt(this.#from.get(sha256.toString('hex')) ?? 0); ;) {
       if (this.#failed !== undefined) throw this.#failed;
       const piece = this.#pieces.shift();
       if (piece === undefined) {
@@ -72,6 +75,7 @@ export class Contents {
   }
 
   #clear(): void {
+    this.#from.clear();
     this.#pieces.length = 0;
     this.#heldBytes = 0;
     this.#makeRoom();

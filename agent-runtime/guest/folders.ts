@@ -9,6 +9,7 @@ import {
   fchmodSync,
   fstatSync,
   mkdirSync,
+  opendirSync,
   openSync,
   readdirSync,
   unlinkSync,
@@ -20,8 +21,12 @@ const FOLDER = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW
 const FILE = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
 /** open(2): names a file without any right to it. Node does not export it; the same on all that we run on. */
 const O_PATH = 0o10000000;
-/** Names of files that are being written; renamed when whole. Never listed. */
-export const TEMPORARY = '.lathe-tmp-';
+/** Names of ours in the tree; never listed. */
+export const TEMPORARY = '.lathe-tmp';
+/** In the root: files that are being written, renamed when whole. On the tree's own volume, or they could not be. */
+export const STAGING = TEMPORARY;
+/** A folder of at most so many names has less; from there on they are counted before they are listed. */
+const FEW_NAMES_BYTES = 256 * 1024;
 
 export type Folder = Disposable & Readonly<{ fd: number; at(name: string | Buffer): string | Buffer }>;
 
@@ -86,6 +91,28 @@ export function listFolder(path: string): Listing {
     entries: entries.filter((entry) => whole.delete(entry.name)),
     broken: names.filter((name) => !isUtf8(name)),
   };
+}
+
+export function isEmptyFolder(path: string): boolean {
+  const listing = opendirSync(path, { bufferSize: 4 });
+  try {
+    return listing.readSync() === null;
+  } finally {
+    listing.closeSync();
+  }
+}
+
+/** Whether a folder has more entries than that, found out without holding them. One that is small is not looked at. */
+export function countBeyond(fd: number, most: number): boolean {
+  if (fstatSync(fd).size < FEW_NAMES_BYTES) return false;
+  let count = 0;
+  const listing = opendirSync(`/proc/self/fd/${fd}`, { encoding: 'buffer' as BufferEncoding, bufferSize: 1_024 });
+  try {
+    while (count <= most && listing.readSync() !== null) count += 1;
+  } finally {
+    listing.closeSync();
+  }
+  return count > most;
 }
 
 export function codeOf(error: unknown): string {

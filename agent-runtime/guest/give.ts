@@ -5,20 +5,19 @@ import { openPath } from './open-path.ts';
 
 const PIECE_BYTES = 256 * 1024;
 
-/** The whole file, then `last`; or `error` where it can't be had. That it still has this hash is for the owner to check. */
+/** The file from there on, then `last`; or `error` where it can't be had. That it still has this hash is for the owner to check. */
 export async function giveFile(
   root: string,
-  sha256: Buffer,
-  path: string | undefined,
+  { sha256, path, from }: Readonly<{ sha256: Buffer; path: string | undefined; from: bigint }>,
   send: (content: Content) => Promise<void> | undefined,
 ): Promise<void> {
   const fail = (error: string) => send({ sha256, offset: 0n, data: Buffer.alloc(0), last: true, error });
   const fd = path === undefined ? undefined : openPath(root, path);
   if (fd === undefined) return void (await fail('the file is gone'));
   try {
-    for (let offset = 0n; ;) {
+    for (let offset = from; ;) {
       const piece = Buffer.allocUnsafe(PIECE_BYTES);
-      const read = readSync(fd, piece);
+      const read = readSync(fd, piece, 0, piece.length, offset);
       const last = read < PIECE_BYTES;
       await send({ sha256, offset, data: piece.subarray(0, read), last, error: '' });
       offset += BigInt(read);

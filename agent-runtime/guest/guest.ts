@@ -44,7 +44,15 @@ export class Guest {
     this.#place = place;
     this.#work = work;
     this.#contents = new Contents(
-      (sha256) => void this.#up({ $case: 'want', value: { execution: '', sha256: [...sha256], from: [] } }),
+      (batch) =>
+        void this.#up({
+          $case: 'want',
+          value: {
+            execution: '',
+            sha256: batch.map(({ sha256 }) => sha256),
+            from: batch.map(({ from }) => BigInt(from)),
+          },
+        }),
     );
     this.#tree = new Tree(place.root, this.#contents);
   }
@@ -208,14 +216,14 @@ export class Guest {
     if (this.#tree.version === undefined) await this.#up({ $case: 'guest', value: this.#status() });
   }
 
-  #give({ sha256 }: Want): void {
-    for (const hash of sha256) {
+  #give({ sha256, from }: Want): void {
+    for (const [i, hash] of sha256.entries()) {
       const wanted = Buffer.from(hash);
       this.#giving = this.#giving.then(() => {
         const link = this.#link;
         const path = this.#tasks.pathOf(wanted.toString('hex'));
         const send = (value: Content) => (link === this.#link ? link?.bulk({ $case: 'content', value }) : undefined);
-        return giveFile(this.#place.root, wanted, path, send);
+        return giveFile(this.#place.root, { sha256: wanted, path, from: from[i] ?? 0n }, send);
       });
     }
   }
@@ -246,7 +254,11 @@ export class Guest {
       connected: true,
       work: this.#work,
       syncedVersion: version ?? 0n,
-      facts: { ...this.#facts, synced: String(version !== undefined) },
+      facts: {
+        ...this.#facts,
+        synced: String(version !== undefined),
+        ...(version === undefined ? { tree: this.#tree.isEmpty() ? 'empty' : 'unknown' } : {}),
+      },
     };
   }
 

@@ -1,9 +1,10 @@
 /** Makes the tree equal what the store says. A file appears whole, by rename; the head wins over what is in the way. */
-import { createHash, randomBytes } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import {
-  chmodSync,
   closeSync,
   constants,
+  fchmodSync,
+  fstatSync,
   lstatSync,
   openSync,
   readlinkSync,
@@ -11,15 +12,24 @@ import {
   renameSync,
   symlinkSync,
   writeSync,
+  type Stats,
 } from 'node:fs';
+import { createHash } from 'node:crypto';
 import { EntryKind, type Entry } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
 import { canonicalPath } from '../../proto/paths.ts';
 import { batches, type Contents, type Wanted } from './contents.ts';
-import { codeOf, findFolder, makeFolder, openFileFd, openRoot, TEMPORARY, type Folder } from './folders.ts';
+import { codeOf, findFolder, makeFolder, openFileFd, openRoot, type Folder } from './folders.ts';
+import type { Index } from './index.ts';
 import { removeFolder, removeTree, unlinked } from './removal.ts';
-import { directory, hashFile, indexed, type Index } from './scan.ts';
+import { directory, hashOpen, link, regular } from './scan.ts';
+import { stage, stagingFolder } from './staging.ts';
 
 export type Applied = { written: number; deleted: number };
+type Missing = Wanted & { entries: Entry[] };
+
+/** Below this a content is written in one go, or not at all. */
+const LARGE_BYTES = 1024 * 1024;
+const PIECE_BYTES = 256 * 1024;
 
 /** Applies entries and keeps `index` true to what is on disk. @throws Error naming the path that could not be written */
 export async function applyEntries(
@@ -35,31 +45,31 @@ export async function applyEntries(
     if (entry.kind === EntryKind.ENTRY_KIND_DELETED && deleteEntry(root, entry.path, index)) done.deleted += 1;
   }
   /** By hash: one content may stand at several paths. */
-  const missing = new Map<string, { wanted: Wanted; entries: Entry[] }>();
+  const missing = new Map<string, Missing>();
   for (const entry of entries) {
     if (entry.kind === EntryKind.ENTRY_KIND_DELETED || isCurrent(root, entry, index)) continue;
     done.written += 1;
     if (entry.kind !== EntryKind.ENTRY_KIND_REGULAR) put(root, entry, index);
-    else if (entry.inline !== undefined) await putFile(root, entry, index, [entry.inline]);
+    else if (entry.inline !== undefined) putWhole(root, entry, index, entry.inline);
     else {
       const sha256 = Buffer.from(entry.sha256);
-      const found = missing.get(sha256.toString('hex')) ?? {
-        wanted: { sha256, size: Number(entry.size) },
-        entries: [],
-      };
+      const hex = sha256.toString('hex');
+      const found = missing.get(hex) ?? { sha256, size: Number(entry.size), from: 0, entries: [] };
       found.entries.push(entry);
-      missing.set(sha256.toString('hex'), found);
+      missing.set(hex, found);
     }
   }
-  for (const batch of batches([...missing.values()], ({ wanted }) => wanted.size)) {
-    using _ = contents.want(batch.map(({ wanted }) => wanted));
-    for (const { wanted, entries: of } of batch) {
-      const [first, ...copies] = of;
-      if (first === undefined) continue;
-      await putFile(root, first, index, contents.read(wanted.sha256));
-      for (const copy of copies) await putFile(root, copy, index, piecesOf(root, first.path));
+  const small = [...missing.values()].filter(({ size }) => size < LARGE_BYTES);
+  for (const batch of batches(small, ({ size }) => size)) {
+    using _ = contents.want(batch);
+    for (const { sha256, entries: of } of batch) {
+      const pieces: Buffer[] = [];
+      for await (const piece of contents.read(sha256)) pieces.push(piece);
+      const content = pieces.length === 1 && pieces[0] ? pieces[0] : Buffer.concat(pieces);
+      for (const entry of of) putWhole(root, entry, index, content);
     }
   }
+  for (const one of missing.values()) if (one.size >= LARGE_BYTES) await putLarge(root, one, index, contents);
   return done;
 }
 
@@ -71,24 +81,36 @@ function isCurrent(root: Folder, entry: Entry, index: Index): boolean {
   const path = parent.at(segments.at(-1) ?? '');
   const stats = lstatSync(path, { throwIfNoEntry: false });
   if (stats === undefined) return false;
-  switch (entry.kind) {
-    case EntryKind.ENTRY_KIND_SYMLINK:
-      if (!stats.isSymbolicLink() || !readlinkSync(path, { encoding: 'buffer' }).equals(Buffer.from(entry.target)))
-        return false;
-      break;
-    case EntryKind.ENTRY_KIND_REGULAR: {
-      if (!stats.isFile() || BigInt(stats.size) !== entry.size) return false;
-      const found = hashFile(path);
-      if (found === undefined || !found.sha256.equals(entry.sha256)) return false;
-      if (found.executable !== entry.executable) chmodSync(path, entry.executable ? 0o755 : 0o644);
-      break;
-    }
-    default:
-      return false;
+  if (entry.kind === EntryKind.ENTRY_KIND_SYMLINK) {
+    if (!stats.isSymbolicLink()) return false;
+    if (!readlinkSync(path, { encoding: 'buffer' }).equals(Buffer.from(entry.target))) return false;
+    parentsAreNoEntries(segments, index);
+    index.set(entry.path, link(path, stats));
+    return true;
   }
-  parentsAreNoEntries(segments, index);
-  index.set(entry.path, indexed(path, Buffer.from(entry.sha256)));
-  return true;
+  if (entry.kind !== EntryKind.ENTRY_KIND_REGULAR || !stats.isFile() || BigInt(stats.size) !== entry.size) return false;
+  const fd = openOrGone(path);
+  if (fd === undefined) return false;
+  try {
+    const found = hashOpen(fd);
+    if (found === undefined || found.sha256 !== Buffer.from(entry.sha256).toString('latin1')) return false;
+    // By its descriptor: by its name it might be another file by now.
+    if (found.executable !== entry.executable) fchmodSync(fd, entry.executable ? 0o755 : 0o644);
+    parentsAreNoEntries(segments, index);
+    index.set(entry.path, regular(fstatSync(fd), found.sha256));
+    return true;
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function openOrGone(path: string | Buffer): number | undefined {
+  try {
+    return openFileFd(path);
+  } catch (error) {
+    if (['ENOENT', 'ELOOP', 'ENXIO'].includes(codeOf(error))) return undefined;
+    throw error;
+  }
 }
 
 /** A folder or a link. */
@@ -102,54 +124,90 @@ function put(root: Folder, entry: Entry, index: Index): void {
   }
   if (entry.kind !== EntryKind.ENTRY_KIND_SYMLINK) throw new Error(`${entry.path} is of kind ${entry.kind}`);
   using parent = makeFolder(root, segments.slice(0, -1));
+  using staging = stagingFolder(root);
   const name = segments.at(-1) ?? '';
   const temporary = temporaryName();
-  symlinkSync(entry.target, parent.at(temporary));
-  replace(root, parent, temporary, name);
-  index.set(entry.path, indexed(parent.at(name), Buffer.from(entry.sha256)));
+  symlinkSync(entry.target, staging.at(temporary));
+  replace(root, staging, temporary, parent, name);
+  const stats = lstatSync(parent.at(name));
+  if (stats.isSymbolicLink()) index.set(entry.path, link(parent.at(name), stats));
 }
 
-async function putFile(
-  root: Folder,
-  entry: Entry,
-  index: Index,
-  pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
-): Promise<void> {
-  const segments = segmentsOf(entry.path);
-  const name = segments.at(-1) ?? '';
-  parentsAreNoEntries(segments, index);
-  using parent = makeFolder(root, segments.slice(0, -1));
-  const temporary = temporaryName();
+/** One that is in memory. */
+function putWhole(root: Folder, entry: Entry, index: Index, content: Uint8Array): void {
   try {
+    if (!createHash('sha256').update(content).digest().equals(entry.sha256)) throw new Error(NOT_ITS_HASH);
+    using staging = stagingFolder(root);
+    const temporary = temporaryName();
     const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
-    const fd = openSync(parent.at(temporary), flags, entry.executable ? 0o755 : 0o644);
-    const hash = createHash('sha256');
+    const fd = openSync(staging.at(temporary), flags, entry.executable ? 0o755 : 0o644);
     try {
-      for await (const piece of pieces) {
-        hash.update(piece);
-        for (let at = 0; at < piece.length;) at += writeSync(fd, piece, at);
-      }
+      for (let at = 0; at < content.length;) at += writeSync(fd, content, at);
+      name(root, staging, temporary, fd, entry, index);
+    } catch (error) {
+      unlinked(staging, temporary);
+      throw error;
     } finally {
       closeSync(fd);
     }
-    if (!hash.digest().equals(entry.sha256)) throw new Error('what arrived does not have the hash that was named');
-    replace(root, parent, temporary, name);
   } catch (error) {
-    unlinked(parent, temporary);
-    const why = error instanceof Error ? error.message : String(error);
-    throw new Error(`${entry.path} could not be written: ${why}`, { cause: error });
+    throw failed(entry, error);
   }
-  index.set(entry.path, indexed(parent.at(name), Buffer.from(entry.sha256)));
+}
+
+/** One that comes in pieces, from where it was cut. */
+async function putLarge(root: Folder, { sha256, size, entries }: Missing, index: Index, contents: Contents) {
+  const [first, ...copies] = entries;
+  if (first === undefined) return;
+  try {
+    using staged = stage(root, sha256, first.executable);
+    if (staged.bytes < size) {
+      using _ = contents.want([{ sha256, size, from: staged.bytes }]);
+      for await (const piece of contents.read(sha256)) staged.write(piece);
+    }
+    if (!staged.complete(sha256)) throw new Error(NOT_ITS_HASH);
+    name(root, staged.folder, staged.name, staged.fd, first, index);
+  } catch (error) {
+    throw failed(first, error);
+  }
+  for (const copy of copies) {
+    try {
+      using staged = stage(root, sha256, copy.executable);
+      for (const piece of piecesOf(root, first.path)) staged.write(piece);
+      if (!staged.complete(sha256)) throw new Error(NOT_ITS_HASH);
+      name(root, staged.folder, staged.name, staged.fd, copy, index);
+    } catch (error) {
+      throw failed(copy, error);
+    }
+  }
+}
+
+/** A file that is whole gets its name. It is remembered only if that is what then stands there. */
+function name(root: Folder, staging: Folder, temporary: string, fd: number, entry: Entry, index: Index): void {
+  const segments = segmentsOf(entry.path);
+  const last = segments.at(-1) ?? '';
+  parentsAreNoEntries(segments, index);
+  using parent = makeFolder(root, segments.slice(0, -1));
+  replace(root, staging, temporary, parent, last);
+  const stats = lstatSync(parent.at(last), { throwIfNoEntry: false });
+  // After the rename, which is a change of its own.
+  if (stats !== undefined && isSame(stats, fstatSync(fd)))
+    index.set(entry.path, regular(stats, Buffer.from(entry.sha256).toString('latin1')));
+  else index.delete(entry.path);
+}
+
+function isSame(a: Stats, b: Stats): boolean {
+  return a.ino === b.ino && a.dev === b.dev && a.mtimeMs === b.mtimeMs;
 }
 
 /** By rename, over whatever is there. */
-function replace(root: Folder, parent: Folder, temporary: string, name: string): void {
+function replace(root: Folder, from: Folder, temporary: string, to: Folder, last: string): void {
   try {
-    renameSync(parent.at(temporary), parent.at(name));
+    renameSync(from.at(temporary), to.at(last));
   } catch (error) {
     if (codeOf(error) !== 'EISDIR' && codeOf(error) !== 'ENOTEMPTY') throw error;
-    removeTree(parent, name, root);
-    renameSync(parent.at(temporary), parent.at(name));
+    removeTree(to, last, root);
+    renameSync(from.at(temporary), to.at(last));
   }
 }
 
@@ -159,9 +217,9 @@ function deleteEntry(root: Folder, path: string, index: Index): boolean {
   {
     using parent = findFolder(root, segments.slice(0, -1));
     if (parent === undefined) return false;
-    const name = segments.at(-1) ?? '';
-    if (lstatSync(parent.at(name), { throwIfNoEntry: false }) === undefined) return false;
-    if (!unlinked(parent, name) && !removeFolder(parent, name)) return false;
+    const last = segments.at(-1) ?? '';
+    if (lstatSync(parent.at(last), { throwIfNoEntry: false }) === undefined) return false;
+    if (!unlinked(parent, last) && !removeFolder(parent, last)) return false;
   }
   // Folders that only stood for what was in them go with it.
   for (let depth = segments.length - 1; depth > 0; depth -= 1) {
@@ -184,7 +242,7 @@ function* piecesOf(root: Folder, path: string): Iterable<Buffer> {
   const fd = openFileFd(parent.at(segments.at(-1) ?? ''));
   try {
     for (;;) {
-      const piece = Buffer.allocUnsafe(256 * 1024);
+      const piece = Buffer.allocUnsafe(PIECE_BYTES);
       const read = readSync(fd, piece);
       if (read === 0) return;
       yield piece.subarray(0, read);
@@ -194,8 +252,16 @@ function* piecesOf(root: Folder, path: string): Iterable<Buffer> {
   }
 }
 
+const NOT_ITS_HASH = 'what arrived does not have the hash that was named';
+
+function failed(entry: Entry, cause: unknown): Error {
+  return new Error(`${entry.path} could not be written: ${cause instanceof Error ? cause.message : String(cause)}`, {
+    cause,
+  });
+}
+
 function temporaryName(): string {
-  return `${TEMPORARY}${randomBytes(8).toString('hex')}`;
+  return randomBytes(8).toString('hex');
 }
 
 /** What comes from the owner is checked all the same: a path is never trusted to stay inside. */

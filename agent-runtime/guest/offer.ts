@@ -6,8 +6,9 @@ import {
   type Entry,
   type TreeOffer,
 } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
-import { compileGlobs } from '../../proto/globs.ts';
-import { scan, type Index, type Indexed, type Scan } from './scan.ts';
+import { compileWalk } from '../../proto/globs.ts';
+import type { Index, Indexed } from './index.ts';
+import { scan, type Scan } from './scan.ts';
 import { openPath } from './open-path.ts';
 
 export type Offering = Readonly<{
@@ -47,9 +48,10 @@ export function offer(options: OfferOptions): Offering {
   let found: Scan;
   try {
     found = scan(options.root, options.before, {
-      ignored: compileGlobs(options.collect?.ignored ?? []),
+      ignored: compileWalk(options.collect?.ignored ?? []),
       maxEntries: options.collect?.maxEntries || 2_000_000,
       maxFileBytes: options.collect?.maxFileBytes || 1n << 40n,
+      maxChangedBytes: OFFER_BYTES,
       quietUntilMs: options.quietUntilMs,
     });
   } catch (error) {
@@ -63,7 +65,7 @@ export function offer(options: OfferOptions): Offering {
     if (of === undefined) continue;
     const entry = entryOf(path, of);
     if (of.kind === 'regular') {
-      paths.set(of.sha256.toString('hex'), path);
+      paths.set(Buffer.from(of.sha256, 'latin1').toString('hex'), path);
       if (of.size <= INLINE_BYTES && inlineBytes + of.size <= INLINE_TOTAL_BYTES) {
         const content = contentOf(options.root, path, of.size);
         if (content !== undefined) entry.inline = content;
@@ -114,7 +116,14 @@ function empty({ execution, baseVersion }: Readonly<{ execution: string; baseVer
 
 function entryOf(path: string, of: Indexed): Entry {
   const { kind, executable, size, sha256, target } = of;
-  return { path, kind: KINDS[kind], executable, size: BigInt(size), sha256, target: target ?? '' };
+  return {
+    path,
+    kind: KINDS[kind],
+    executable,
+    size: BigInt(size),
+    sha256: Buffer.from(sha256, 'latin1'),
+    target: target ?? '',
+  };
 }
 
 function isNew(told: Set<string>, what: string): boolean {

@@ -15,7 +15,7 @@ export function removeTree(parent: Folder, name: string | Buffer, root: Folder):
   function remove(at: Folder, child: string | Buffer, depth: number): void {
     if (unlinked(at, child)) return;
     if (depth >= MAX_DEPTH) {
-      const moved = `${TEMPORARY}${randomBytes(8).toString('hex')}`;
+      const moved = `${TEMPORARY}-${randomBytes(8).toString('hex')}`;
       renameSync(at.at(child), root.at(moved));
       aside.push(moved);
       return;

@@ -5,7 +5,10 @@ import { removeOthers } from './clean.ts';
 import type { Contents } from './contents.ts';
 import { applyEntries, type Applied } from './hydrate.ts';
 import { offer, type Offering } from './offer.ts';
-import type { Index } from './scan.ts';
+import { Index } from './index.ts';
+import { fileSystemNowMs } from './file-system-clock.ts';
+import { isEmptyFolder } from './folders.ts';
+import { clearStaging } from './staging.ts';
 
 /** Pages that are not all there yet. */
 type Coming = Applied & { error: string };
@@ -15,7 +18,7 @@ export class Tree {
   readonly #contents: Contents;
   readonly #told = new Set<string>();
   /** The tree at `version`, and what it was seen to be since; the owner has not said yet that this is a version. */
-  #base: Index = new Map();
+  #base = new Index();
   #seen: Index | undefined;
   #version: bigint | undefined;
   #syncing: Coming | undefined;
@@ -30,6 +33,11 @@ export class Tree {
   /** Undefined: unknown, so that everything has to be compared. */
   get version(): bigint | undefined {
     return this.#version;
+  }
+
+  /** Nothing is there, so that everything will be needed. */
+  isEmpty(): boolean {
+    return isEmptyFolder(this.root);
   }
 
   /** One page. @returns the answer to the last one */
@@ -49,6 +57,7 @@ export class Tree {
     // It was given up while it was waiting for contents.
     if (this.#syncing !== coming || !page.last) return undefined;
     this.#syncing = undefined;
+    if (coming.error === '') clearStaging(this.root);
     if (coming.error === '') this.#version = page.toVersion;
     return { version: page.toVersion, ...coming };
   }
@@ -67,12 +76,13 @@ export class Tree {
     }
     if (this.#settling !== settling || !page.last) return;
     this.#settling = undefined;
+    clearStaging(this.root);
     if (settling.ok) this.#version = page.version;
   }
 
   /** From now on the tree may be written to. */
   commandStarts(): void {
-    this.#startedMs = Date.now();
+    this.#startedMs = fileSystemNowMs(this.root);
   }
 
   /** What differs from the version, as of now. Asked again, it answers again. */
@@ -107,7 +117,7 @@ export class Tree {
   #beginSync(page: Sync): Coming {
     const coming: Coming = { written: 0, deleted: 0, error: '' };
     if (page.full) {
-      this.#base = new Map();
+      this.#base = new Index();
       this.#told.clear();
     } else if (this.#version !== page.fromVersion)
       coming.error = `the tree is at version ${this.#version ?? 'unknown'}, not at ${page.fromVersion}`;
