@@ -158,6 +158,7 @@ export class Attached {
   async #sendContent(content: Content): Promise<void> {
     const late = setTimeout(() => this.#bulk.reject(new Error('no bulk connection')), BULK_MS);
     const bulk = await this.#bulk.promise.finally(() => clearTimeout(late));
+    if (bulk.destroyed) throw new TransientError('SandboxLost', 'the bulk connection is gone');
     if (!bulk.write({ content })) await drained(bulk);
     this.#heardAt = performance.now();
   }
