@@ -1,5 +1,5 @@
 /** Makes the tree equal what the store says. A file appears whole, by rename; the head wins over what is in the way. */
-import { randomBytes } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import {
   closeSync,
   constants,
@@ -14,15 +14,15 @@ import {
   writeSync,
   type Stats,
 } from 'node:fs';
-import { createHash } from 'node:crypto';
 import { EntryKind, type Entry } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
 import { canonicalPath } from '../../proto/paths.ts';
 import { batches, type Contents, type Wanted } from './contents.ts';
-import { codeOf, findFolder, makeFolder, openFileFd, openRoot, type Folder } from './folders.ts';
+import { codeOf, findFolder, makeFolder, openFileFd, type Folder } from './folders.ts';
 import type { Index } from './index.ts';
+import { openPlaces, type Places } from './places.ts';
 import { removeFolder, removeTree, unlinked } from './removal.ts';
 import { directory, hashOpen, link, regular } from './scan.ts';
-import { stage, stagingFolder } from './staging.ts';
+import { stage } from './staging.ts';
 
 export type Applied = { written: number; deleted: number };
 type Missing = Wanted & { entries: Entry[] };
@@ -39,18 +39,18 @@ export async function applyEntries(
   contents: Contents,
 ): Promise<Applied> {
   const done: Applied = { written: 0, deleted: 0 };
-  using root = openRoot(rootPath);
+  using places = openPlaces(rootPath, index);
   // Deletions first: what stands where a folder is needed is then gone.
   for (const entry of entries) {
-    if (entry.kind === EntryKind.ENTRY_KIND_DELETED && deleteEntry(root, entry.path, index)) done.deleted += 1;
+    if (entry.kind === EntryKind.ENTRY_KIND_DELETED && deleteEntry(places, entry.path, index)) done.deleted += 1;
   }
   /** By hash: one content may stand at several paths. */
   const missing = new Map<string, Missing>();
   for (const entry of entries) {
-    if (entry.kind === EntryKind.ENTRY_KIND_DELETED || isCurrent(root, entry, index)) continue;
+    if (entry.kind === EntryKind.ENTRY_KIND_DELETED || isCurrent(places, entry, index)) continue;
     done.written += 1;
-    if (entry.kind !== EntryKind.ENTRY_KIND_REGULAR) put(root, entry, index);
-    else if (entry.inline !== undefined) putWhole(root, entry, index, entry.inline);
+    if (entry.kind !== EntryKind.ENTRY_KIND_REGULAR) put(places, entry, index);
+    else if (entry.inline !== undefined) putWhole(places, entry, index, entry.inline);
     else {
       const sha256 = Buffer.from(entry.sha256);
       const hex = sha256.toString('hex');
@@ -66,17 +66,17 @@ export async function applyEntries(
       const pieces: Buffer[] = [];
       for await (const piece of contents.read(sha256)) pieces.push(piece);
       const content = pieces.length === 1 && pieces[0] ? pieces[0] : Buffer.concat(pieces);
-      for (const entry of of) putWhole(root, entry, index, content);
+      for (const entry of of) putWhole(places, entry, index, content);
     }
   }
-  for (const one of missing.values()) if (one.size >= LARGE_BYTES) await putLarge(root, one, index, contents);
+  for (const one of missing.values()) if (one.size >= LARGE_BYTES) await putLarge(places, one, index, contents);
   return done;
 }
 
 /** What is on disk is what is wanted, by content; only the executable bit may have to follow. */
-function isCurrent(root: Folder, entry: Entry, index: Index): boolean {
+function isCurrent(places: Places, entry: Entry, index: Index): boolean {
   const segments = segmentsOf(entry.path);
-  using parent = findFolder(root, segments.slice(0, -1));
+  const parent = places.find(segments);
   if (parent === undefined) return false;
   const path = parent.at(segments.at(-1) ?? '');
   const stats = lstatSync(path, { throwIfNoEntry: false });
@@ -84,7 +84,7 @@ function isCurrent(root: Folder, entry: Entry, index: Index): boolean {
   if (entry.kind === EntryKind.ENTRY_KIND_SYMLINK) {
     if (!stats.isSymbolicLink()) return false;
     if (!readlinkSync(path, { encoding: 'buffer' }).equals(Buffer.from(entry.target))) return false;
-    parentsAreNoEntries(segments, index);
+    places.make(segments);
     index.set(entry.path, link(path, stats));
     return true;
   }
@@ -96,7 +96,7 @@ function isCurrent(root: Folder, entry: Entry, index: Index): boolean {
     if (found === undefined || found.sha256 !== Buffer.from(entry.sha256).toString('latin1')) return false;
     // By its descriptor: by its name it might be another file by now.
     if (found.executable !== entry.executable) fchmodSync(fd, entry.executable ? 0o755 : 0o644);
-    parentsAreNoEntries(segments, index);
+    places.make(segments);
     index.set(entry.path, regular(fstatSync(fd), found.sha256));
     return true;
   } finally {
@@ -114,36 +114,36 @@ function openOrGone(path: string | Buffer): number | undefined {
 }
 
 /** A folder or a link. */
-function put(root: Folder, entry: Entry, index: Index): void {
+function put(places: Places, entry: Entry, index: Index): void {
   const segments = segmentsOf(entry.path);
-  parentsAreNoEntries(segments, index);
   if (entry.kind === EntryKind.ENTRY_KIND_DIRECTORY) {
-    makeFolder(root, segments)[Symbol.dispose]();
+    places.make(segments);
+    makeFolder(places.root, segments)[Symbol.dispose]();
+    places.forget();
     index.set(entry.path, directory());
     return;
   }
   if (entry.kind !== EntryKind.ENTRY_KIND_SYMLINK) throw new Error(`${entry.path} is of kind ${entry.kind}`);
-  using parent = makeFolder(root, segments.slice(0, -1));
-  using staging = stagingFolder(root);
+  const parent = places.make(segments);
   const name = segments.at(-1) ?? '';
   const temporary = temporaryName();
-  symlinkSync(entry.target, staging.at(temporary));
-  replace(root, staging, temporary, parent, name);
+  symlinkSync(entry.target, places.staging().at(temporary));
+  replace(places, places.staging(), temporary, parent, name);
   const stats = lstatSync(parent.at(name));
   if (stats.isSymbolicLink()) index.set(entry.path, link(parent.at(name), stats));
 }
 
 /** One that is in memory. */
-function putWhole(root: Folder, entry: Entry, index: Index, content: Uint8Array): void {
+function putWhole(places: Places, entry: Entry, index: Index, content: Uint8Array): void {
   try {
     if (!createHash('sha256').update(content).digest().equals(entry.sha256)) throw new Error(NOT_ITS_HASH);
-    using staging = stagingFolder(root);
+    const staging = places.staging();
     const temporary = temporaryName();
     const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
     const fd = openSync(staging.at(temporary), flags, entry.executable ? 0o755 : 0o644);
     try {
       for (let at = 0; at < content.length;) at += writeSync(fd, content, at);
-      name(root, staging, temporary, fd, entry, index);
+      name(places, staging, temporary, fd, entry, index);
     } catch (error) {
       unlinked(staging, temporary);
       throw error;
@@ -156,26 +156,26 @@ function putWhole(root: Folder, entry: Entry, index: Index, content: Uint8Array)
 }
 
 /** One that comes in pieces, from where it was cut. */
-async function putLarge(root: Folder, { sha256, size, entries }: Missing, index: Index, contents: Contents) {
+async function putLarge(places: Places, { sha256, size, entries }: Missing, index: Index, contents: Contents) {
   const [first, ...copies] = entries;
   if (first === undefined) return;
   try {
-    using staged = stage(root, sha256, first.executable);
+    using staged = stage(places.root, sha256, first.executable);
     if (staged.bytes < size) {
       using _ = contents.want([{ sha256, size, from: staged.bytes }]);
       for await (const piece of contents.read(sha256)) staged.write(piece);
     }
     if (!staged.complete(sha256)) throw new Error(NOT_ITS_HASH);
-    name(root, staged.folder, staged.name, staged.fd, first, index);
+    name(places, staged.folder, staged.name, staged.fd, first, index);
   } catch (error) {
     throw failed(first, error);
   }
   for (const copy of copies) {
     try {
-      using staged = stage(root, sha256, copy.executable);
-      for (const piece of piecesOf(root, first.path)) staged.write(piece);
+      using staged = stage(places.root, sha256, copy.executable);
+      for (const piece of piecesOf(places.root, first.path)) staged.write(piece);
       if (!staged.complete(sha256)) throw new Error(NOT_ITS_HASH);
-      name(root, staged.folder, staged.name, staged.fd, copy, index);
+      name(places, staged.folder, staged.name, staged.fd, copy, index);
     } catch (error) {
       throw failed(copy, error);
     }
@@ -183,12 +183,11 @@ async function putLarge(root: Folder, { sha256, size, entries }: Missing, index:
 }
 
 /** A file that is whole gets its name. It is remembered only if that is what then stands there. */
-function name(root: Folder, staging: Folder, temporary: string, fd: number, entry: Entry, index: Index): void {
+function name(places: Places, staging: Folder, temporary: string, fd: number, entry: Entry, index: Index): void {
   const segments = segmentsOf(entry.path);
   const last = segments.at(-1) ?? '';
-  parentsAreNoEntries(segments, index);
-  using parent = makeFolder(root, segments.slice(0, -1));
-  replace(root, staging, temporary, parent, last);
+  const parent = places.make(segments);
+  replace(places, staging, temporary, parent, last);
   const stats = lstatSync(parent.at(last), { throwIfNoEntry: false });
   // After the rename, which is a change of its own.
   if (stats !== undefined && isSame(stats, fstatSync(fd)))
@@ -201,37 +200,34 @@ function isSame(a: Stats, b: Stats): boolean {
 }
 
 /** By rename, over whatever is there. */
-function replace(root: Folder, from: Folder, temporary: string, to: Folder, last: string): void {
+function replace(places: Places, from: Folder, temporary: string, to: Folder, last: string): void {
   try {
     renameSync(from.at(temporary), to.at(last));
   } catch (error) {
     if (codeOf(error) !== 'EISDIR' && codeOf(error) !== 'ENOTEMPTY') throw error;
-    removeTree(to, last, root);
+    removeTree(to, last, places.root);
     renameSync(from.at(temporary), to.at(last));
   }
 }
 
-function deleteEntry(root: Folder, path: string, index: Index): boolean {
+function deleteEntry(places: Places, path: string, index: Index): boolean {
   index.delete(path);
+  const { root } = places;
   const segments = segmentsOf(path);
   {
-    using parent = findFolder(root, segments.slice(0, -1));
+    const parent = places.find(segments);
     if (parent === undefined) return false;
     const last = segments.at(-1) ?? '';
     if (lstatSync(parent.at(last), { throwIfNoEntry: false }) === undefined) return false;
     if (!unlinked(parent, last) && !removeFolder(parent, last)) return false;
   }
   // Folders that only stood for what was in them go with it.
+  places.forget();
   for (let depth = segments.length - 1; depth > 0; depth -= 1) {
     using parent = findFolder(root, segments.slice(0, depth - 1));
     if (parent === undefined || !removeFolder(parent, segments[depth - 1] ?? '')) return true;
   }
   return true;
-}
-
-/** A folder that is not empty any more is no entry of its own. */
-function parentsAreNoEntries(segments: readonly string[], index: Index): void {
-  for (let i = 1; i < segments.length; i += 1) index.delete(`/${segments.slice(0, i).join('/')}`);
 }
 
 /** Of a file that we have just written. */
@@ -260,8 +256,13 @@ function failed(entry: Entry, cause: unknown): Error {
   });
 }
 
+/** What a former guest left there is not in the way. */
+const OURS = randomBytes(8).toString('hex');
+let written = 0;
+
 function temporaryName(): string {
-  return randomBytes(8).toString('hex');
+  written += 1;
+  return `${OURS}-${written}`;
 }
 
 /** What comes from the owner is checked all the same: a path is never trusted to stay inside. */

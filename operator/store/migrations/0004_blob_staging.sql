@@ -1,6 +1,6 @@
 -- A content that is still arriving: nobody reads it, and it is gone once it is a blob or was given up. What a killed
--- process left is known by its age.
-CREATE TABLE blob_staging (
+-- process left is known by its age. Not worth a log: a server that crashed has nobody who would go on with it.
+CREATE UNLOGGED TABLE blob_staging (
   id uuid NOT NULL,
   ordinal int NOT NULL,
   data bytea NOT NULL,
