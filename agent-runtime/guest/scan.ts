@@ -239,7 +239,7 @@ export function directory(): Indexed {
 class Unreadable extends Error {}
 
 /** It was at rest when the tree could be written to again, so that any change since shows in its times. */
-function isSettled({ ctimeMs }: Indexed, quietUntilMs: number): boolean {
+export function isSettled({ ctimeMs }: Pick<Indexed, 'ctimeMs'>, quietUntilMs: number): boolean {
   return ctimeMs < quietUntilMs - (Number.isInteger(ctimeMs / 1_000) ? COARSE_TICK_MS : TICK_MS);
 }
 
