@@ -8,8 +8,9 @@ export type BenchOptions = Readonly<{
   samples?: number;
   onProgress: (line: string) => void;
 }>;
-/** Of a claim with several cases: each has figures of its own, and what else was seen in it. */
-export type Parts = Readonly<{ parts: Readonly<Record<string, Figures & Readonly<{ grownMiB?: object }>>> }>;
+export type Part = Figures &
+  Readonly<{ part: string; /** What else was seen: by how much processes grew. */ grownMiB?: object }>;
+export type Parts = Readonly<{ parts: readonly Part[] }>;
 export type Bench = (options: BenchOptions, signal: AbortSignal) => Promise<Figures | Parts>;
 /** Needs no cluster. */
 export type LocalBench = (options: Omit<BenchOptions, 'installation'>, signal: AbortSignal) => Promise<Figures | Parts>;

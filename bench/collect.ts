@@ -73,9 +73,8 @@ export const collectBench: LocalBench = async ({ samples = 60, onProgress }, sig
         },
         signal,
       );
-    const unchanged = await part(0);
-    const oneChanged = await part(1);
-    return { parts: { unchanged, oneChanged } };
+    const unchanged = { part: 'unchanged', ...(await part(0)) };
+    return { parts: [unchanged, { part: 'one file changed', ...(await part(1)) }] };
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }

@@ -25,10 +25,11 @@ const LARGE_BYTES = 1 << 30;
 const PROGRAMS = { turns: 'lathe.js turns', broker: 'broker.js', guest: 'guest.js' } as const;
 const SETS = {
   small: {
+    part: '20,000 × 1 KiB',
     samples: 5,
     make: `for d in $(seq 200); do mkdir d$d; for f in $(seq 100); do head -c 1024 /dev/urandom > d$d/f$f; done; done`,
   },
-  large: { samples: 3, make: `head -c ${LARGE_BYTES} /dev/urandom > large` },
+  large: { part: '1 × 1 GiB', samples: 3, make: `head -c ${LARGE_BYTES} /dev/urandom > large` },
 } as const;
 
 export const hydrateBench: Bench = async ({ installation, samples, onProgress }, signal) => {
@@ -78,9 +79,10 @@ export const hydrateBench: Bench = async ({ installation, samples, onProgress },
         },
         signal,
       );
-      return { ...figures, grownMiB: most(grown) };
+      return { part: SETS[set].part, ...figures, grownMiB: most(grown) };
     };
-    return { parts: { small: await part('small'), large: await part('large') } };
+    const small = await part('small');
+    return { parts: [small, await part('large')] };
   } finally {
     rmSync(folder, { recursive: true, force: true });
     await kubectl.run(['delete', 'namespace', TEAM, '--ignore-not-found', '--wait=false']);

@@ -10,9 +10,16 @@ import { collectBench } from './collect.ts';
 import { execBench } from './exec.ts';
 import { hydrateBench } from './hydrate.ts';
 import type { Figures } from './measure.ts';
+import { placeBench, readBench } from './transfer.ts';
 import type { Bench, LocalBench, Parts } from './bench.ts';
 
-const BENCHES: Readonly<Record<string, Bench>> = { exec: execBench, cold: coldBench, hydrate: hydrateBench };
+const BENCHES: Readonly<Record<string, Bench>> = {
+  exec: execBench,
+  cold: coldBench,
+  place: placeBench,
+  read: readBench,
+  hydrate: hydrateBench,
+};
 const LOCAL: Readonly<Record<string, LocalBench>> = { collect: collectBench };
 
 const { values, positionals } = parseArgs({
@@ -46,8 +53,7 @@ async function main(name: string | undefined, signal: AbortSignal): Promise<numb
   const options = { ...(samples === undefined ? {} : { samples }), onProgress: progress };
   const result = local === undefined ? await onCluster(bench, options, signal) : await local(options, signal);
   if (!values.json) {
-    if ('parts' in result)
-      for (const [part, figures] of Object.entries(result.parts)) table(`${name} ${part}`, figures);
+    if ('parts' in result) for (const part of result.parts) table(`${name}, ${part.part}`, part);
     else table(name, result);
   }
   process.stdout.write(`${JSON.stringify({ bench: name, ...result })}\n`);

@@ -57,7 +57,7 @@ async function commitOf(
   signal: AbortSignal,
 ): Promise<void> {
   const payload = { origin: 'seed', created: changes.length, changed: 0, deleted: 0 };
-  await store.commit(lease, { changes, events: [{ type: 'files.committed', v: 1, payload }] }, signal);
+  await store.commit(lease, { origin: 'seed', changes, events: [{ type: 'files.committed', v: 1, payload }] }, signal);
 }
 
 function messageOf(refused: readonly Refusal[]): string {

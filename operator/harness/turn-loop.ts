@@ -60,7 +60,7 @@ export function createTurnLoop(options: TurnLoopOptions): TurnLoop {
       await commitSeed(store, seed, owned.signal).catch((err: unknown) =>
         log.warn('a seed was not committed', { workspace: seed.workspace.id, err }),
       );
-      owned.head = (await store.head(seed.workspace.id)).head;
+      owned.moved((await store.head(seed.workspace.id)).head);
       return true;
     }
     const claim = await store.claimTurn(ownership.replica, [...running.keys()], signal);

@@ -20,7 +20,7 @@ export async function giveContents(
     try {
       const known = await store.knownHashes(workspace.id, some);
       const ours = some.filter((hash) => known.has(hash.toString('hex')));
-      const small = await store.readBlobs(workspace.tenant, ours);
+      const small = await store.readSmallBlobs(workspace.tenant, ours);
       for (const [i, sha256] of some.entries()) {
         const hex = sha256.toString('hex');
         const content = small.get(hex);
@@ -55,7 +55,7 @@ async function giveLarge(
 ): Promise<void> {
   let offset = BigInt(from);
   let held: Buffer | undefined;
-  for await (const piece of store.readBlob(tenant, sha256, session.signal, from)) {
+  for await (const piece of store.readBlob(tenant, sha256, session.signal, { from, to: Number.MAX_SAFE_INTEGER })) {
     if (held !== undefined) {
       await session.sendContent({ sha256, offset, data: held, last: false, error: '' });
       offset += BigInt(held.length);

@@ -88,7 +88,7 @@ export async function* pagesOf(
     inline && file.kind === 'regular' && file.size <= INLINE_BYTES && file.sha256 !== null;
   const fill = async (page: readonly FileEntry[]): Promise<Entry[]> => {
     const hashes = page.filter(isInline).flatMap((file) => file.sha256 ?? []);
-    const contents = await store.readBlobs(owned.workspace.tenant, hashes, signal);
+    const contents = await store.readSmallBlobs(owned.workspace.tenant, hashes, signal);
     return page.map((file) =>
       entryOf(file, isInline(file) ? contents.get(file.sha256?.toString('hex') ?? '') : undefined),
     );

@@ -59,7 +59,7 @@ test('S4: nothing outside is read or written while folders are swapped for links
   try {
     for (let round = 0; round < 12; round += 1) {
       // Goes in: others change files and their modes, then a command asks for that version.
-      owned.head = (await change(round)).head;
+      owned.moved((await change(round)).head);
       if (round % 3 === 2) {
         world.provider.sandboxes.get(workspace.id)?.guest.kill('SIGKILL');
         world.provider.restart(workspace.id, 'guest');
@@ -105,7 +105,7 @@ test('S4: nothing outside is read or written while folders are swapped for links
   async function contentsOfHead(): Promise<Record<string, string>> {
     const all: Record<string, string> = {};
     for await (const page of world.store.tree(workspace.id, undefined)) {
-      const contents = await world.store.readBlobs(
+      const contents = await world.store.readSmallBlobs(
         workspace.tenant,
         page.flatMap((entry) => entry.sha256 ?? []),
       );
