@@ -41,6 +41,11 @@ export function openPlaces(rootPath: string, index: Index): Places {
       const path = pathOf(segments);
       if (open?.path === path && open.made) return open.folder;
       for (let i = 1; i < segments.length; i += 1) index.delete(`/${segments.slice(0, i).join('/')}`);
+      if (open?.path === path) {
+        // Whoever found it goes on with it.
+        open = { ...open, made: true };
+        return open.folder;
+      }
       const folder = makeFolder(root, segments.slice(0, -1));
       keep(path, folder, true);
       return folder;
