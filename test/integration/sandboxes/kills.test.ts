@@ -85,6 +85,23 @@ describe('killed in the middle of a command', () => {
   });
 });
 
+test('a guest that never reports is not waited for: the outcome is unknown, and the next command runs in another', async () => {
+  const before = world.replica;
+  world.replica = await world.startReplica({ reportMs: 1_000 });
+  try {
+    const workspace = await world.workspace();
+    const owned = await world.own(workspace);
+    await world.run(owned, 'echo kept > kept');
+    const result = await world.run(owned, 'echo lost > lost; kill -STOP $PPID; sleep 100', { timeoutMs: 200 });
+    expect(result).toMatchObject({ state: 'unknown', reason: 'SandboxLost', files: { created: 0 } });
+    sandboxOf(workspace.id).guest.kill('SIGKILL');
+    world.provider.restart(workspace.id, 'guest');
+    expect((await world.run(owned, 'ls')).head).toBe('kept\n');
+  } finally {
+    world.replica = before;
+  }
+});
+
 test('a broker that dials a replica which does not own the workspace is sent to the one that does', async () => {
   const workspace = await world.workspace();
   const owned = await world.own(workspace);
