@@ -20,7 +20,9 @@ const TEAM = 'lathe-bench';
 const NAME = 'transfer';
 const FILES = 200;
 const BYTES = 2_048;
-const SAMPLES = { atOnce: 30, oneByOne: 200, cli: 10 } as const;
+const SAMPLES = { atOnce: 30, oneByOne: 10, cli: 10 } as const;
+/** Files of one sample, one after the other. */
+const LOOP = 20;
 
 type Place = Readonly<{
   workspace: Workspace;
@@ -61,12 +63,12 @@ export const placeBench: Bench = (options, signal) =>
         },
       },
       {
-        part: 'one by one, per file',
+        part: `one by one, ${LOOP} files`,
         samples: SAMPLES.oneByOne,
-        subject: { name: 'sdk, a call per file', sample: async () => void (await workspace.write(`/${fresh()}`, one)) },
+        subject: { name: 'sdk, a call per file', sample: loop(() => workspace.write(`/${fresh()}`, one)) },
         reference: {
           name: 'exec per file over a kept client',
-          sample: async () => void (await inPod(`head -c ${BYTES} > /workspace/${fresh()}`, one)),
+          sample: loop(() => inPod(`head -c ${BYTES} > /workspace/${fresh()}`, one)),
         },
       },
       {
@@ -117,15 +119,15 @@ export const readBench: Bench = (options, signal) =>
         },
       },
       {
-        part: 'one by one, per file',
+        part: `one by one, ${LOOP} files`,
         samples: SAMPLES.oneByOne,
         subject: {
           name: 'sdk, a call per file',
-          sample: async (i) => void (await workspace.read(`/read${paths[Math.abs(i) % FILES] ?? ''}`)),
+          sample: loop((i) => workspace.read(`/read${paths[i % FILES] ?? ''}`)),
         },
         reference: {
           name: 'exec per file over a kept client',
-          sample: async (i) => void (await inPod(`cat /workspace/read${paths[Math.abs(i) % FILES] ?? ''}`)),
+          sample: loop((i) => inPod(`cat /workspace/read${paths[i % FILES] ?? ''}`)),
         },
       },
       {
@@ -151,6 +153,12 @@ export const readBench: Bench = (options, signal) =>
     ];
   });
 
+function loop(work: (i: number) => Promise<unknown>): Side['sample'] {
+  return async (index) => {
+    for (let i = 0; i < LOOP; i += 1) await work(Math.abs(index) * LOOP + i);
+  };
+}
+
 async function overParts(
   { installation, samples, onProgress }: BenchOptions,
   signal: AbortSignal,
@@ -165,6 +173,8 @@ async function overParts(
     ...(cluster.context === undefined ? {} : { context: cluster.context }),
   });
   try {
+    // Of a bench before: it is told to go and not waited for.
+    await kubectl.run(['delete', 'namespace', TEAM, '--ignore-not-found', '--timeout=120s'], {}, signal);
     await kubectl.run(['apply', '-f', '-'], { input: JSON.stringify(manifests()) }, signal);
     const workspace = await lathe.workspace({ name: NAME, spec: { volume: { mode: 'Ephemeral' } }, signal });
     await kubectl.run(['-n', TEAM, 'wait', '--for=condition=Finished', 'turn/warm', '--timeout=120s'], {}, signal);
@@ -196,7 +206,7 @@ async function overParts(
     const parts: (Figures & { part: string })[] = [];
     for (const { part, samples: own, subject, reference } of partsOf(place)) {
       const figures = await measure(
-        { subject, reference, samples: samples ?? own, warmUp: Math.min(3, samples ?? own), settleMs: 20 },
+        { subject, reference, samples: samples ?? own, warmUp: Math.min(3, samples ?? own), settleMs: 150 },
         signal,
       );
       onProgress(`${part}: ${figures.ratio.p50} × ${reference.name}`);

@@ -1,14 +1,19 @@
 /** Files of a workspace into a folder of this machine; what is written there is never written through a link. */
 import { randomBytes } from 'node:crypto';
 import { createWriteStream } from 'node:fs';
-import { lstat, mkdir, rename, rm, rmdir, symlink } from 'node:fs/promises';
+import { lstat, mkdir, rename, rm, rmdir, symlink, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header } from 'tar-stream';
 import { HEADERS } from '../proto/live/types.ts';
 import { canonicalPath } from '../proto/paths.ts';
 import { ConflictError, RefusedError } from './errors.ts';
 import type { Transfer, Workspace } from './workspace.ts';
+
+/** Files up to this are held, and written several at once. */
+const SMALL_BYTES = 256 * 1024;
+const BATCH = 64;
 
 export async function downloadFolder(
   workspace: Workspace,
@@ -28,13 +33,25 @@ export async function downloadFolder(
     const { headers, body } = await workspace.ask('GET', 'archive', { query, signal });
     const reader = extract();
     reader.end(body);
-    for await (const entry of reader) {
-      const path = pathIn(entry.header.name).slice(base.length);
-      await place(folder, path, entry as unknown as Entry, made);
+    const batch: Promise<void>[] = [];
+    for await (const entry of reader as AsyncIterable<Entry>) {
+      const { header } = entry;
+      const path = pathIn(header.name).slice(base.length);
+      const size = header.size ?? 0;
+      if (size <= SMALL_BYTES) {
+        const content = await buffer(entry);
+        await folders(folder, header.type === 'directory' ? path : dirname(path), made);
+        if (header.type !== 'directory') batch.push(place(folder, path, header, content));
+        if (batch.length === BATCH) await Promise.all(batch.splice(0));
+      } else {
+        await folders(folder, dirname(path), made);
+        await place(folder, path, header, entry);
+      }
       files += 1;
-      bytes += entry.header.size ?? 0;
+      bytes += size;
       onProgress?.({ doneBytes: bytes, doneFiles: files });
     }
+    await Promise.all(batch);
     next = headers[HEADERS.continue] as string | undefined;
   } while (next !== undefined);
   return { files, bytes };
@@ -47,24 +64,17 @@ function pathIn(name: string): string {
   return result.path;
 }
 
-type Entry = NodeJS.ReadableStream & Readonly<{ header: Header; resume(): unknown }>;
+type Entry = NodeJS.ReadableStream & Readonly<{ header: Header }>;
 
-async function place(root: string, path: string, entry: Entry, made: Set<string>): Promise<void> {
-  const { header } = entry;
+async function place(root: string, path: string, header: Header, content: Buffer | Entry): Promise<void> {
   const target = join(root, path);
-  await folders(root, dirname(path), made);
-  if (header.type === 'directory') {
-    entry.resume();
-    await folders(root, path, made);
-    return;
-  }
   // Beside and renamed: nobody sees half a file, and what is there is replaced, not written through.
   const beside = join(dirname(target), `.lathe-${randomBytes(6).toString('hex')}`);
   try {
-    if (header.type === 'symlink') {
-      entry.resume();
-      await symlink(header.linkname ?? '', beside);
-    } else await pipeline(entry, createWriteStream(beside, { flags: 'wx', mode: header.mode ?? 0o644 }));
+    const options = { flag: 'wx', mode: header.mode ?? 0o644 };
+    if (header.type === 'symlink') await symlink(header.linkname ?? '', beside);
+    else if (Buffer.isBuffer(content)) await writeFile(beside, content, options);
+    else await pipeline(content, createWriteStream(beside, { flags: 'wx', mode: options.mode }));
     await rename(beside, target).catch(async (error: NodeJS.ErrnoException) => {
       if (error.code !== 'EISDIR' && error.code !== 'ENOTEMPTY' && error.code !== 'EEXIST') throw error;
       // An empty folder gives way; one with something in it is somebody's.

@@ -34,7 +34,7 @@ export type WorkspaceOptions = Readonly<{
   /** Of a workspace that is made. */
   class?: string;
   spec?: Readonly<Record<string, unknown>>;
-  /** False: one that is not there is an error. */
+  /** False: it is neither made nor waited for; the first request says if it is not there. */
   create?: boolean;
   signal?: AbortSignal;
 }>;
@@ -78,13 +78,14 @@ export function createLathe(options: LatheOptions = {}): Lathe {
         name,
         inNamespace,
       );
+      // Whether it is there is said by the first request.
+      if (!create) return workspace;
       if (direct) {
-        // Whether it is there is said by the first request.
-        if (create) await workspace.versions({ limit: 1, signal });
+        await workspace.versions({ limit: 1, signal });
         return workspace;
       }
       const found = await lathe.object(name, inNamespace, signal).catch((error: unknown) => {
-        if (error instanceof NotFoundError && create) return undefined;
+        if (error instanceof NotFoundError) return undefined;
         throw error;
       });
       if (found === undefined) {
@@ -101,7 +102,7 @@ export function createLathe(options: LatheOptions = {}): Lathe {
             if (!(error instanceof ConflictError)) throw error;
           });
       }
-      if (create) await ready(name, inNamespace, signal);
+      await ready(name, inNamespace, signal);
       return workspace;
     },
     [Symbol.asyncDispose]: () => transport[Symbol.asyncDispose](),
