@@ -1,4 +1,6 @@
 /** `lathe operator | turns | migrate`: one program, one subcommand per role. Wiring, nothing else. */
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
 import { readMigrateConfig, readOperatorConfig, readTurnsConfig } from './config.ts';
 import { runControllers } from './controllers/run.ts';
@@ -14,7 +16,8 @@ import { createMeetings } from './sandboxes/meetings.ts';
 import { Ownership } from './sandboxes/ownership.ts';
 import { podProvider } from './sandboxes/pod-provider.ts';
 import { tokenReviewer } from './sandboxes/token-review.ts';
-import { readSecretOf, reviewTokenOf, waitForTls } from './cluster-access.ts';
+import { readSecretOf, readTenantSecretOf, reviewTokenOf, waitForTls } from './cluster-access.ts';
+import { createOutbound } from './outbound.ts';
 import { openControlStore } from './store/control-store.ts';
 import type { Database } from './store/database.ts';
 import { newId } from './store/ids.ts';
@@ -130,12 +133,22 @@ async function turns(signal: AbortSignal): Promise<void> {
   const executor: Executor = createExecutor({ store, ownership, provider, meeting, log, onEvents: hub.changed });
   const authenticate = tokenReviewer(reviewTokenOf(client));
   const readSecret = readSecretOf(client, config.LATHE_NAMESPACE);
+  const scratch = join(config.LATHE_SCRATCH, 'lathe-seeds');
+  // What a killed process left: half a clone, perhaps with a key beside it.
+  await rm(scratch, { recursive: true, force: true });
   setInterval(() => metrics.ownedWorkspaces.set(ownership.count), 5_000).unref();
   const loop = createTurnLoop({
     store,
     ownership,
     log,
     concurrency: config.LATHE_TURN_CONCURRENCY,
+    seedConcurrency: config.LATHE_SEED_CONCURRENCY,
+    seed: {
+      store,
+      outbound: createOutbound(config.LATHE_SEED_ALLOWED_HOSTS),
+      readSecret: readTenantSecretOf(client, `${config.LATHE_NAMESPACE}:lathe-turns`),
+      folder: scratch,
+    },
     turn: {
       store,
       executor,

@@ -103,6 +103,15 @@ export interface WorkspaceStore {
   knownHashes(workspace: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlySet<string>>;
   /** Hashed here; what is there already is kept. */
   putBlobs(tenant: string, contents: readonly Buffer[], signal?: AbortSignal): Promise<readonly Buffer[]>;
+  /**
+   * Of any size, in bounded memory; found by its hash only once it is whole. What a crash leaves behind is a blob that
+   * nothing refers to.
+   */
+  putBlobStream(
+    tenant: string,
+    content: AsyncIterable<Buffer>,
+    signal?: AbortSignal,
+  ): Promise<Readonly<{ sha256: Buffer; size: number }>>;
   /** @throws PermanentError NotFound */
   readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal): AsyncIterable<Buffer>;
 
@@ -111,7 +120,14 @@ export interface WorkspaceStore {
    * gone, or it is this replica and the turn is not among `running`, those that it runs at the moment.
    */
   claimTurn(replica: string, running: readonly string[], signal?: AbortSignal): Promise<Claim | undefined>;
-  claimSeed(replica: string, signal?: AbortSignal): Promise<SeedClaim | undefined>;
+  /** A seed that is due and that nobody works on; `running`: workspaces whose seed this replica works on. */
+  claimSeed(replica: string, running: readonly string[], signal?: AbortSignal): Promise<SeedClaim | undefined>;
+  /** What it does; with `retryAfterMs`: this try is over, and why. */
+  reportSeed(
+    lease: Lease,
+    report: Readonly<{ message: string; retryAfterMs?: number }>,
+    signal?: AbortSignal,
+  ): Promise<void>;
   finishSeed(lease: Lease, error: string | undefined, signal?: AbortSignal): Promise<void>;
   getTurn(id: string, signal?: AbortSignal): Promise<TurnRow | undefined>;
   findTurn(workspace: string, name: string, signal?: AbortSignal): Promise<TurnRow | undefined>;
