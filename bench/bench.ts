@@ -8,4 +8,5 @@ export type BenchOptions = Readonly<{
   samples?: number;
   onProgress: (line: string) => void;
 }>;
-export type Bench = (options: BenchOptions, signal: AbortSignal) => Promise<Figures>;
+export type Parts = Readonly<{ parts: readonly (Figures & Readonly<{ part: string }>)[] }>;
+export type Bench = (options: BenchOptions, signal: AbortSignal) => Promise<Figures | Parts>;

@@ -8,9 +8,15 @@ import { install } from '../test/installation/install.ts';
 import { coldBench } from './cold.ts';
 import { execBench } from './exec.ts';
 import type { Figures } from './measure.ts';
+import { placeBench, readBench } from './transfer.ts';
 import type { Bench } from './bench.ts';
 
-const BENCHES: Readonly<Record<string, Bench>> = { exec: execBench, cold: coldBench };
+const BENCHES: Readonly<Record<string, Bench>> = {
+  exec: execBench,
+  cold: coldBench,
+  place: placeBench,
+  read: readBench,
+};
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -46,7 +52,9 @@ async function main(name: string | undefined, signal: AbortSignal): Promise<numb
     { installation, ...(samples === undefined ? {} : { samples }), onProgress: progress },
     signal,
   );
-  if (!values.json) table(name, result);
+  if (!values.json)
+    if ('parts' in result) for (const part of result.parts) table(`${name}, ${part.part}`, part);
+    else table(name, result);
   process.stdout.write(`${JSON.stringify({ bench: name, ...result })}\n`);
   return 0;
 }

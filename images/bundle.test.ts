@@ -14,7 +14,7 @@ async function bundledIn(folder: string, name: keyof typeof PROGRAMS): Promise<s
 }
 
 test.for<['lathe' | 'broker', RegExp]>([
-  ['lathe', /usage: lathe operator\|turns\|migrate/],
+  ['lathe', /usage: lathe operator\|turns\|api\|migrate/],
   ['broker', /LATHE_/],
 ])('the bundle of %s starts without node_modules and says what it lacks', { timeout: 20_000 }, ([name, says]) =>
   withFolder(async (folder) => {

@@ -8,6 +8,7 @@ export const PROGRAMS = {
   lathe: 'operator/main.ts',
   broker: 'agent-runtime/broker/main.ts',
   guest: 'agent-runtime/guest/main.ts',
+  'kubectl-lathe': 'cli/main.ts',
 } as const;
 
 /** Writes NAME.js into `folder`. */

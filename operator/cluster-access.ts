@@ -1,5 +1,7 @@
-/** The turn controller's few rights in Kubernetes: token reviews, and Secrets that it was given by name. */
+/** The few rights of turns and api in Kubernetes: reviews of tokens and access, and what they were given by name. */
 import { setTimeout as delay } from 'node:timers/promises';
+import { requestHeaderConfigOf, type RequestHeaderConfig, type ReviewUser } from './api/authentication.ts';
+import type { ReviewAccess } from './api/authorization.ts';
 import { PermanentError, TransientError } from './errors.ts';
 import type { ReadTenantSecret } from './files/seeds/source.ts';
 import type { KubeClient } from './kube/client.ts';
@@ -7,7 +9,7 @@ import { classify, isForbidden, isNotFound } from './kube/errors.ts';
 import type { KubeObject, Resource } from './kube/types.ts';
 import type { ReadSecret } from './models/registry.ts';
 import type { Tls } from './sandboxes/attach-server.ts';
-import type { ReviewToken } from './sandboxes/token-review.ts';
+import { AUDIENCE, type ReviewToken } from './sandboxes/token-review.ts';
 import type { Logger } from './telemetry/log.ts';
 
 type Secret = KubeObject & Readonly<{ data?: Readonly<Record<string, string>> }>;
@@ -16,7 +18,12 @@ type TokenReview = KubeObject<
   Readonly<{
     authenticated?: boolean;
     audiences?: readonly string[];
-    user?: { extra?: Readonly<Record<string, readonly string[]>> };
+    user?: {
+      username?: string;
+      uid?: string;
+      groups?: readonly string[];
+      extra?: Readonly<Record<string, readonly string[]>>;
+    };
   }>
 >;
 
@@ -28,17 +35,25 @@ const TOKEN_REVIEWS: Resource<TokenReview> = {
   kind: 'TokenReview',
   namespaced: false,
 };
+const ACCESS_REVIEWS: Resource<KubeObject<unknown, Readonly<{ allowed?: boolean; reason?: string }>>> = {
+  group: 'authorization.k8s.io',
+  version: 'v1',
+  plural: 'subjectaccessreviews',
+  kind: 'SubjectAccessReview',
+  namespaced: false,
+};
+const CONFIG_MAPS: Resource<Secret> = {
+  group: '',
+  version: 'v1',
+  plural: 'configmaps',
+  kind: 'ConfigMap',
+  namespaced: true,
+};
 const POD_UID = 'authentication.kubernetes.io/pod-uid';
 
 export function reviewTokenOf(client: KubeClient): ReviewToken {
   return async (token, audience) => {
-    const review = {
-      apiVersion: 'authentication.k8s.io/v1',
-      kind: 'TokenReview',
-      metadata: {},
-      spec: { token, audiences: [audience] },
-    };
-    const { status } = await client.create(TOKEN_REVIEWS, review, {}, AbortSignal.timeout(5_000));
+    const status = await reviewOf(client, token, audience);
     const podUid = status?.user?.extra?.[POD_UID]?.[0];
     return {
       authenticated: status?.authenticated === true,
@@ -46,6 +61,46 @@ export function reviewTokenOf(client: KubeClient): ReviewToken {
       ...(podUid === undefined ? {} : { podUid }),
     };
   };
+}
+
+async function reviewOf(client: KubeClient, token: string, audience: string) {
+  const review = {
+    apiVersion: 'authentication.k8s.io/v1',
+    kind: 'TokenReview',
+    metadata: {},
+    spec: { token, audiences: [audience] },
+  };
+  return (await client.create(TOKEN_REVIEWS, review, {}, AbortSignal.timeout(5_000))).status;
+}
+
+export function reviewUserOf(client: KubeClient): ReviewUser {
+  return async (token) => {
+    const status = await reviewOf(client, token, AUDIENCE);
+    const user = status?.user;
+    if (status?.authenticated !== true || status.audiences?.includes(AUDIENCE) !== true) return undefined;
+    if (user?.username === undefined) return undefined;
+    const { username, uid, groups = [], extra = {} } = user;
+    return { user: username, groups, extra, ...(uid === undefined ? {} : { uid }) };
+  };
+}
+
+export function reviewAccessOf(client: KubeClient): ReviewAccess {
+  return async ({ user, uid, groups, extra }, resourceAttributes) => {
+    const review = {
+      apiVersion: 'authorization.k8s.io/v1',
+      kind: 'SubjectAccessReview',
+      metadata: {},
+      spec: { user, uid, groups, extra, resourceAttributes },
+    };
+    const { status } = await client.create(ACCESS_REVIEWS, review, {}, AbortSignal.timeout(5_000));
+    return { allowed: status?.allowed === true, reason: status?.reason ?? '' };
+  };
+}
+
+/** As the API server publishes it. @throws Error while it says nothing that can be used */
+export async function readRequestHeaderConfig(client: KubeClient, signal: AbortSignal): Promise<RequestHeaderConfig> {
+  const ref = { namespace: 'kube-system', name: 'extension-apiserver-authentication' };
+  return requestHeaderConfigOf((await client.get(CONFIG_MAPS, ref, signal)).data ?? {});
 }
 
 /** Read each time it is needed and kept nowhere: a key that was replaced holds from the next request on. */
@@ -109,12 +164,13 @@ export function readTenantSecretOf(client: KubeClient, account: string): ReadTen
 export async function waitForTls(
   client: KubeClient,
   namespace: string,
+  name: string,
   log: Logger,
   signal: AbortSignal,
 ): Promise<Tls> {
   for (let attempt = 0; ; attempt += 1) {
     try {
-      const { data } = await client.get(SECRETS, { namespace, name: 'lathe-turns-tls' }, signal);
+      const { data } = await client.get(SECRETS, { namespace, name }, signal);
       const pem = (key: string) => Buffer.from(data?.[key] ?? '', 'base64');
       return { ca: pem('ca.crt'), certificate: pem('tls.crt'), key: pem('tls.key') };
     } catch (err) {

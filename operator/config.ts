@@ -19,6 +19,8 @@ const operatorSchema = migrateSchema.extend({
   LATHE_SANDBOX_PORT: port(8443),
   LATHE_RUNTIME_IMAGE: z.string().min(1),
   LATHE_SANDBOX_IMAGE: z.string().min(1),
+  /** Whether the live API is offered through the cluster's API server too. */
+  LATHE_API_AGGREGATED: z.enum(['true', 'false']).default('false'),
   LATHE_HEALTH_PORT: port(8080),
 });
 
@@ -41,14 +43,27 @@ const turnsSchema = migrateSchema.extend({
   LATHE_TURN_CONCURRENCY: z.coerce.number().int().min(1).max(10_000).default(200),
 });
 
+const apiSchema = migrateSchema.extend({
+  LATHE_NAMESPACE: z.string().min(1),
+  LATHE_TURNS_SERVICE: z.string().min(1).default('lathe-turns'),
+  /** host:port of the turn controller's API for programs. */
+  LATHE_TURNS_ADDRESS: z.string().min(1),
+  LATHE_AGGREGATED_PORT: port(8443),
+  LATHE_DIRECT_PORT: port(9443),
+  LATHE_HEALTH_PORT: port(8080),
+});
+
 export type MigrateConfig = z.infer<typeof migrateSchema>;
 export type OperatorConfig = z.infer<typeof operatorSchema>;
 export type TurnsConfig = z.infer<typeof turnsSchema>;
+export type ApiConfig = z.infer<typeof apiSchema>;
 type Environment = Readonly<Record<string, string | undefined>>;
 
 export const readMigrateConfig = (env: Environment): MigrateConfig => read(migrateSchema, env);
 export const readOperatorConfig = (env: Environment): OperatorConfig => read(operatorSchema, env);
 export const readTurnsConfig = (env: Environment): TurnsConfig => read(turnsSchema, env);
+
+export const readApiConfig = (env: Environment): ApiConfig => read(apiSchema, env);
 
 /** @throws PermanentError naming every variable that is missing or wrong, never a value (some are secrets) */
 function read<T extends z.ZodType>(schema: T, env: Environment): z.infer<T> {

@@ -1,8 +1,12 @@
-/** `lathe operator | turns | migrate`: one program, one subcommand per role. Wiring, nothing else. */
+/** `lathe operator | turns | api | migrate`: one program, one subcommand per role. Wiring, nothing else. */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
-import { readMigrateConfig, readOperatorConfig, readTurnsConfig } from './config.ts';
+import { bearerAuthenticator, type RequestHeaderConfig } from './api/authentication.ts';
+import { createAuthorizer } from './api/authorization.ts';
+import { connectOwner } from './api/owner.ts';
+import { startApi } from './api/server.ts';
+import { readApiConfig, readMigrateConfig, readOperatorConfig, readTurnsConfig } from './config.ts';
 import { runControllers } from './controllers/run.ts';
 import { createHub } from './harness/hub.ts';
 import { createTurnLoop } from './harness/turn-loop.ts';
@@ -15,8 +19,17 @@ import { createExecutor, type Executor } from './sandboxes/executor.ts';
 import { createMeetings } from './sandboxes/meetings.ts';
 import { Ownership } from './sandboxes/ownership.ts';
 import { podProvider } from './sandboxes/pod-provider.ts';
+import { createWriter } from './sandboxes/writer.ts';
 import { tokenReviewer } from './sandboxes/token-review.ts';
-import { readSecretOf, readTenantSecretOf, reviewTokenOf, waitForTls } from './cluster-access.ts';
+import {
+  readRequestHeaderConfig,
+  readSecretOf,
+  readTenantSecretOf,
+  reviewAccessOf,
+  reviewTokenOf,
+  reviewUserOf,
+  waitForTls,
+} from './cluster-access.ts';
 import { createOutbound } from './outbound.ts';
 import { openControlStore } from './store/control-store.ts';
 import type { Database } from './store/database.ts';
@@ -32,9 +45,13 @@ const stop = new AbortController();
 for (const name of ['SIGINT', 'SIGTERM'] as const)
   process.once(name, () => stop.abort(new Error(`stopped by ${name}`)));
 
+/** Certificates that were renewed, and who may speak for others, are known after this. */
+const REFRESH_MS = 30_000;
+const TIDY_MS = 600_000;
 const ROLES: Readonly<Record<string, (signal: AbortSignal) => Promise<void>>> = {
   operator,
   turns,
+  api,
   migrate: runMigrate,
 };
 const role = ROLES[process.argv[2] ?? ''];
@@ -92,6 +109,7 @@ async function operator(signal: AbortSignal): Promise<void> {
             sandboxPort: config.LATHE_SANDBOX_PORT,
             runtimeImage: config.LATHE_RUNTIME_IMAGE,
             sandboxImage: config.LATHE_SANDBOX_IMAGE,
+            aggregated: config.LATHE_API_AGGREGATED === 'true',
           },
         },
         leading,
@@ -119,7 +137,7 @@ async function turns(signal: AbortSignal): Promise<void> {
     signal,
   );
   await whenSchemaReady(store.database, log, signal);
-  const tls = await waitForTls(client, config.LATHE_NAMESPACE, log, signal);
+  const tls = await waitForTls(client, config.LATHE_NAMESPACE, 'lathe-turns-tls', log, signal);
 
   const hub = createHub();
   const meeting = createMeetings();
@@ -131,6 +149,7 @@ async function turns(signal: AbortSignal): Promise<void> {
     log,
   });
   const executor: Executor = createExecutor({ store, ownership, provider, meeting, log, onEvents: hub.changed });
+  const writer = createWriter({ store, ownership, onEvents: hub.changed });
   const authenticate = tokenReviewer(reviewTokenOf(client));
   const readSecret = readSecretOf(client, config.LATHE_NAMESPACE);
   const scratch = join(config.LATHE_SCRATCH, 'lathe-seeds');
@@ -177,6 +196,7 @@ async function turns(signal: AbortSignal): Promise<void> {
     store,
     ownership,
     executor,
+    writer,
     hub,
   });
   log.info('listening', { address: `${sandboxes.port}, ${programs.port}` });
@@ -184,6 +204,63 @@ async function turns(signal: AbortSignal): Promise<void> {
   const hints = listen(config.LATHE_DATABASE_URL, ['lathe_turn'], loop.wake, signal);
   await loop.run(signal);
   await Promise.all([beating, hints]);
+  await store.close();
+}
+
+async function api(signal: AbortSignal): Promise<void> {
+  const config = readApiConfig(process.env);
+  const { LATHE_NAMESPACE: namespace } = config;
+  const log = createLogger(config.LATHE_LOG_LEVEL, { process: 'api' });
+  const metrics = createMetrics();
+  const client = kubeClient();
+  const store = openPostgresStore(config.LATHE_DATABASE_URL, 'lathe api');
+  let serving = false;
+  // Discovery needs no database; whoever asks for files while it is away is told so.
+  const ready = () => (serving ? undefined : 'it waits for its certificate');
+  await serveHealth(config.LATHE_HEALTH_PORT, { ready, registry: metrics.registry }, signal);
+  const held = {
+    tls: await waitForTls(client, namespace, 'lathe-api-tls', log, signal),
+    turns: await waitForTls(client, namespace, 'lathe-client-tls', log, signal),
+    requestHeader: undefined as RequestHeaderConfig | undefined,
+  };
+  const refresh = async () => {
+    held.requestHeader = await readRequestHeaderConfig(client, signal);
+    held.tls = await waitForTls(client, namespace, 'lathe-api-tls', log, signal);
+    held.turns = await waitForTls(client, namespace, 'lathe-client-tls', log, signal);
+  };
+  const refreshed = (): Promise<void> =>
+    refresh().catch((err: unknown) => {
+      if (!signal.aborted) log.warn('certificates were not read again', { err });
+    });
+  await refreshed();
+  const owner = connectOwner({
+    tls: () => held.turns,
+    service: config.LATHE_TURNS_ADDRESS,
+    tlsName: `${config.LATHE_TURNS_SERVICE}.${namespace}.svc`,
+  });
+  await using server = await startApi({
+    deps: { store, owner },
+    tls: () => held.tls,
+    requestHeader: () => held.requestHeader,
+    authenticateBearer: bearerAuthenticator(reviewUserOf(client)),
+    authorizer: createAuthorizer(reviewAccessOf(client)),
+    aggregatedPort: config.LATHE_AGGREGATED_PORT,
+    directPort: config.LATHE_DIRECT_PORT,
+    log,
+    onRequest: (subresource, verb, code, seconds) =>
+      metrics.apiRequests.observe({ subresource, verb, code: String(code) }, seconds),
+  });
+  serving = true;
+  log.info('listening', { address: `${server.aggregatedPort}, ${server.directPort}` });
+  const refreshing = setInterval(() => void refreshed().then(server.reload), REFRESH_MS);
+  const tidying = setInterval(
+    () => void store.dropExpired().catch((err: unknown) => log.warn('what expired was not dropped', { err })),
+    TIDY_MS,
+  );
+  await new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }));
+  clearInterval(refreshing);
+  clearInterval(tidying);
+  owner.close();
   await store.close();
 }
 

@@ -7,6 +7,8 @@ import { LABELS, MANAGER, SECRETS } from './resources.ts';
 
 export const AUTHORITY_SECRET = 'lathe-ca';
 export const TURNS_SECRET = 'lathe-turns-tls';
+export const API_SECRET = 'lathe-api-tls';
+export const API_SERVICE = 'lathe-api';
 /** For programs that an administrator trusts with the turn controller's API: the demo, the benches, later the live API. */
 export const CLIENT_SECRET = 'lathe-client-tls';
 
@@ -19,13 +21,13 @@ export async function ensureCertificates(
 ): Promise<void> {
   const authority = await ensureAuthority(client, settings.namespace, now, signal);
   const { turnsService, namespace } = settings;
-  const names = [
-    turnsService,
-    `${turnsService}.${namespace}`,
-    `${turnsService}.${namespace}.svc`,
-    `${turnsService}.${namespace}.svc.cluster.local`,
-  ];
-  await ensureLeaf(client, namespace, TURNS_SECRET, authority, { commonName: turnsService, names }, now, signal);
+  for (const [secretName, service] of [
+    [TURNS_SECRET, turnsService],
+    [API_SECRET, API_SERVICE],
+  ] as const) {
+    const request = { commonName: service, names: namesOf(service, namespace) };
+    await ensureLeaf(client, namespace, secretName, authority, request, now, signal);
+  }
   await ensureLeaf(
     client,
     namespace,
@@ -35,6 +37,15 @@ export async function ensureCertificates(
     now,
     signal,
   );
+}
+
+function namesOf(service: string, namespace: string): string[] {
+  return [
+    service,
+    `${service}.${namespace}`,
+    `${service}.${namespace}.svc`,
+    `${service}.${namespace}.svc.cluster.local`,
+  ];
 }
 
 async function ensureAuthority(client: KubeClient, namespace: string, now: Date, signal: AbortSignal): Promise<Pair> {

@@ -13,6 +13,8 @@ export type Settings = Readonly<{
   sandboxPort: number;
   runtimeImage: string;
   sandboxImage: string;
+  /** Whether the live API goes through the cluster's API server too. */
+  aggregated: boolean;
 }>;
 export type Deps = Readonly<{
   client: KubeClient;

@@ -10,6 +10,7 @@ import type { ControlStore, Dirty } from '../store/control-store.ts';
 import { listen } from '../store/listen.ts';
 import type { Logger } from '../telemetry/log.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
+import { runApiService } from './api-service.ts';
 import { ensureCertificates } from './certificates.ts';
 import { reconcileClass } from './classes.ts';
 import type { Deps, Settings } from './deps.ts';
@@ -202,7 +203,13 @@ export async function runControllers(options: ControllersOptions, signal: AbortS
   // Wait for whole caches: acting on half of one would make what is there already.
   await Promise.all(Object.values(caches).map((cache) => cache.whenSynced(signal)));
   log.info('caches are whole', { count: workspaces.list().length });
-  await Promise.all([project(), watchSandboxes(), renewCertificates(), ...Object.values(queues).map((q) => q.done)]);
+  await Promise.all([
+    project(),
+    watchSandboxes(),
+    renewCertificates(),
+    runApiService({ client, settings, log }, signal),
+    ...Object.values(queues).map((q) => q.done),
+  ]);
 
   async function project(): Promise<void> {
     let wake: (() => void) | undefined;

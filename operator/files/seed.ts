@@ -81,7 +81,7 @@ async function commitSeed(
     if (refused.length > 0) throw new PermanentError(refused[0]?.reason ?? 'PathRefused', messageOf(refused));
     const payload = { origin: 'seed', source: origin, created: countOf(changes), changed: 0, deleted: 0 };
     const events = [{ type: 'files.committed', v: 1, payload }];
-    return (await store.commit(lease, { changes, events }, within)).head;
+    return (await store.commit(lease, { origin: 'seed', changes, events }, within)).head;
   } catch (error) {
     if (over.aborted && !signal.aborted && !(error instanceof PermanentError))
       throw new TransientError(

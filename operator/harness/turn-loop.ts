@@ -83,7 +83,7 @@ export function createTurnLoop(options: TurnLoopOptions): TurnLoop {
     const owned = await ownership.hold(claim.workspace, claim.lease, signal);
     try {
       await ownership.using(owned, () =>
-        runSeed(options.seed, claim, (head) => (owned.head = head), AbortSignal.any([owned.signal, signal])),
+        runSeed(options.seed, claim, owned.moved, AbortSignal.any([owned.signal, signal])),
       );
     } catch (err) {
       if (err instanceof FenceLost) ownership.lost(owned);

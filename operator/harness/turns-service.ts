@@ -1,5 +1,13 @@
 /** The turn controller's API for programs of the installation: run a command, follow a log, compare versions. mTLS only. */
-import { Metadata, Server, ServerCredentials, status, type ServerWritableStream } from '@grpc/grpc-js';
+import {
+  Metadata,
+  Server,
+  ServerCredentials,
+  status,
+  type sendUnaryData,
+  type ServerReadableStream,
+  type ServerWritableStream,
+} from '@grpc/grpc-js';
 import {
   TurnsServiceService,
   type DiffRequest,
@@ -19,10 +27,12 @@ import type { Tls } from '../sandboxes/attach-server.ts';
 import type { Executor } from '../sandboxes/executor.ts';
 import type { Ownership } from '../sandboxes/ownership.ts';
 import type { Outcome } from '../sandboxes/outcome.ts';
+import type { Writer } from '../sandboxes/writer.ts';
 import { newId } from '../store/ids.ts';
 import type { FileEntry, LogEvent, WorkspaceRow } from '../store/rows.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { Hub } from './hub.ts';
+import { serveWrite } from './write-service.ts';
 
 export type TurnsServiceOptions = Readonly<{
   tls: Tls;
@@ -30,6 +40,7 @@ export type TurnsServiceOptions = Readonly<{
   store: WorkspaceStore;
   ownership: Ownership;
   executor: Executor;
+  writer: Writer;
   hub: Hub;
 }>;
 
@@ -40,17 +51,19 @@ const DIFF_BYTES = 1024 * 1024;
 const CODES: Readonly<Record<string, number>> = {
   NotFound: status.NOT_FOUND,
   FenceLost: status.ABORTED,
+  BadRequest: status.INVALID_ARGUMENT,
   PathRefused: status.INVALID_ARGUMENT,
 };
 
 /** Listens until disposed. @returns the port */
 export async function startTurnsService(options: TurnsServiceOptions): Promise<AsyncDisposable & { port: number }> {
-  const { store, ownership, executor, hub } = options;
+  const { store, ownership, executor, writer, hub } = options;
   const server = new Server({ 'grpc.max_receive_message_length': 512 * 1024 });
   const service: TurnsServiceServer = {
     exec: (call) => void handle(call, exec),
     follow: (call) => void handle(call, follow),
     diff: (call) => void handle(call, diff),
+    write: (call, reply) => void answer(call, reply, (signal) => serveWrite({ ownership, writer, find }, call, signal)),
   };
   server.addService(TurnsServiceService, service);
   const credentials = ServerCredentials.createSsl(
@@ -214,20 +227,39 @@ async function handle<Req, Res>(
     call.end();
   } catch (error) {
     if (abort.signal.aborted) return;
-    const reason = error instanceof TransientError || error instanceof PermanentError ? error.reason : 'Unknown';
-    const metadata = new Metadata();
-    metadata.set('lathe-reason', reason);
-    const own = error instanceof Error && 'grpc' in error && typeof error.grpc === 'number' ? error.grpc : undefined;
-    const code =
-      own ??
-      CODES[reason] ??
-      (error instanceof TransientError
-        ? status.UNAVAILABLE
-        : error instanceof PermanentError
-          ? status.FAILED_PRECONDITION
-          : status.INTERNAL);
-    call.emit('error', { code, details: error instanceof Error ? error.message : String(error), metadata });
+    call.emit('error', statusOf(error));
   }
+}
+
+/** The same door for a call with one answer. */
+async function answer<Req, Res>(
+  call: ServerReadableStream<Req, Res>,
+  reply: sendUnaryData<Res>,
+  work: (signal: AbortSignal) => Promise<Res>,
+): Promise<void> {
+  const abort = new AbortController();
+  call.on('cancelled', () => abort.abort(new Error('the caller is gone')));
+  try {
+    reply(null, await work(abort.signal));
+  } catch (error) {
+    if (!abort.signal.aborted) reply(statusOf(error));
+  }
+}
+
+function statusOf(error: unknown): { code: number; details: string; metadata: Metadata } {
+  const reason = error instanceof TransientError || error instanceof PermanentError ? error.reason : 'Unknown';
+  const metadata = new Metadata();
+  metadata.set('lathe-reason', reason);
+  const own = error instanceof Error && 'grpc' in error && typeof error.grpc === 'number' ? error.grpc : undefined;
+  const code =
+    own ??
+    CODES[reason] ??
+    (error instanceof TransientError
+      ? status.UNAVAILABLE
+      : error instanceof PermanentError
+        ? status.FAILED_PRECONDITION
+        : status.INTERNAL);
+  return { code, details: error instanceof Error ? error.message : String(error), metadata };
 }
 
 function wireOf(event: LogEvent): WireEvent {

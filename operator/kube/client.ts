@@ -1,7 +1,7 @@
 /** The thin Kubernetes client: one shared agent, typed errors, every call under a signal. Knows nothing of Lathe. */
-import { readFile } from 'node:fs/promises';
 import type { KubeConfig } from '@kubernetes/client-node';
-import { Agent, request, type Dispatcher } from 'undici';
+import { request, type Dispatcher } from 'undici';
+import { agentOfKubeConfig, headersOfKubeConfig } from '../../proto/kubeconfig.ts';
 import { TransientError } from '../errors.ts';
 import { KubeError } from './errors.ts';
 import {
@@ -74,8 +74,6 @@ export type KubeClient = AsyncDisposable &
 const REQUEST_MS = 30_000;
 /** Of one object on a watch: etcd takes 1.5 MiB, and JSON of a list item no more. */
 export const MAX_LINE_BYTES = 16 * 1024 * 1024;
-/** In-cluster tokens are renewed on disk by the kubelet. */
-const TOKEN_AGE_MS = 60_000;
 
 export function createKubeClient(
   options: Readonly<{ kubeConfig: KubeConfig; fieldManager: string; agent?: Dispatcher }>,
@@ -84,8 +82,9 @@ export function createKubeClient(
   const cluster = kubeConfig.getCurrentCluster();
   if (cluster === null) throw new Error('the kubeconfig has no current cluster');
   let own: Promise<Dispatcher> | undefined;
-  const agentOf = () => (own ??= options.agent === undefined ? makeAgent(kubeConfig) : Promise.resolve(options.agent));
-  const headersOf = credentialHeaders(kubeConfig);
+  const agentOf = () =>
+    (own ??= options.agent === undefined ? agentOfKubeConfig(kubeConfig) : Promise.resolve(options.agent));
+  const headersOf = headersOfKubeConfig(kubeConfig);
 
   async function call<T>(
     method: Dispatcher.HttpMethod,
@@ -282,40 +281,4 @@ function foreign(error: unknown, what: string): unknown {
     `${what} did not reach the API server: ${error instanceof Error ? error.message : String(error)}`,
     { cause: error },
   );
-}
-
-async function makeAgent(kubeConfig: KubeConfig): Promise<Dispatcher> {
-  const tls: { ca?: Buffer; cert?: Buffer; key?: Buffer; rejectUnauthorized?: boolean } = {};
-  const cluster = kubeConfig.getCurrentCluster();
-  const user = kubeConfig.getCurrentUser();
-  const pick = async (data: string | undefined, file: string | undefined) =>
-    data ? Buffer.from(data, 'base64') : file ? await readFile(file) : undefined;
-  const ca = await pick(cluster?.caData, cluster?.caFile);
-  const cert = await pick(user?.certData, user?.certFile);
-  const key = await pick(user?.keyData, user?.keyFile);
-  if (ca !== undefined) tls.ca = ca;
-  if (cert !== undefined) tls.cert = cert;
-  if (key !== undefined) tls.key = key;
-  if (cluster?.skipTLSVerify === true) tls.rejectUnauthorized = false;
-  // Each watch holds a connection; the rest share a few.
-  return new Agent({
-    connect: { ...tls, timeout: 10_000, keepAlive: true, keepAliveInitialDelay: 15_000 },
-    connections: 64,
-    pipelining: 1,
-    headersTimeout: REQUEST_MS,
-    bodyTimeout: 0,
-  });
-}
-
-/** Whatever the kubeconfig says of tokens (a file, a program, in-cluster), asked again now and then. */
-function credentialHeaders(kubeConfig: KubeConfig): () => Promise<Record<string, string>> {
-  let cached: { headers: Record<string, string>; at: number } | undefined;
-  return async () => {
-    if (cached !== undefined && performance.now() - cached.at < TOKEN_AGE_MS) return cached.headers;
-    const options: { headers: Record<string, string> } = { headers: {} };
-    await kubeConfig.applyToHTTPSOptions(options);
-    const authorization = Object.entries(options.headers).find(([name]) => name.toLowerCase() === 'authorization')?.[1];
-    cached = { headers: authorization === undefined ? {} : { authorization }, at: performance.now() };
-    return cached.headers;
-  };
 }

@@ -9,6 +9,8 @@ import type { Meeting, Session } from './session.ts';
 import { pagesOf } from './sync.ts';
 
 export type Collected = Readonly<{
+  /** The version that the sandbox compared its tree with. */
+  base: bigint;
   changes: readonly Change[];
   files: FileCounts;
   refused: readonly Refusal[];
@@ -24,7 +26,7 @@ type From = Readonly<{
   offers: readonly TreeOffer[];
 }>;
 
-const NOTHING: Collected = {
+const NOTHING = {
   changes: [],
   files: { created: 0, changed: 0, deleted: 0, paths: [] },
   refused: [],
@@ -42,13 +44,13 @@ export async function collect(from: From, signal: AbortSignal): Promise<Collecte
   const skipped = offers
     .flatMap((offer) => offer.skipped)
     .map(({ path, reason }) => ({ path, reason: 'PathRefused', message: `${path} was left out: ${reason}` }));
-  if (offered.length === 0) return skipped.length === 0 ? NOTHING : { ...NOTHING, refused: skipped };
+  const base = offers[0]?.baseVersion ?? owned.head;
+  if (offered.length === 0) return { ...NOTHING, base, refused: skipped };
 
-  const synced = offers[0]?.baseVersion ?? owned.head;
   const at = await store.entriesAt(
     owned.workspace.id,
     offered.map((entry) => entry.path),
-    synced,
+    base,
     signal,
   );
   const changes = changesOf(offered, at);
@@ -68,6 +70,7 @@ export async function collect(from: From, signal: AbortSignal): Promise<Collecte
   }));
   const refused = [...verdict.refused, ...gone];
   return {
+    base,
     changes: commit,
     files: countChanges(commit, at),
     refused: [...skipped, ...refused].slice(0, REFUSED_SHOWN),

@@ -280,6 +280,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     ): Promise<Outcome & { execution: string }> {
       const [sha256] = all.length === 0 ? [] : await store.putBlobs(owned.workspace.tenant, [all]);
       const result = sha256 === undefined ? outcome : { ...outcome, outputSha256: sha256.toString('hex') };
+      const changes = collected?.changes ?? [];
       const { head, conflicts } = await retried(owned, () =>
         store.commit(owned.lease, {
           execution: {
@@ -290,15 +291,17 @@ export function createExecutor(deps: ExecutorDeps): Executor {
             result,
             ...(sha256 ? { outputSha256: sha256 } : {}),
           },
-          changes: collected?.changes ?? [],
+          changes,
           events: [{ ...about(x, x.id), type: 'execution.done', v: 1, payload: result }],
         }),
       );
       deps.onEvents?.(owned.workspace.id);
-      const fromVersion = owned.head;
-      owned.head = head;
+      // Somebody may have written while it ran.
+      const fromVersion = changes.length > conflicts.length ? head - 1n : head;
+      owned.moved(head);
       // The caller has its answer already; the sandbox is told while nobody waits.
-      if (from !== undefined && !from.signal.aborted) owned.settling = settle(from, head, collected, conflicts);
+      if (from !== undefined && !from.signal.aborted)
+        owned.settling = settle(from, fromVersion, head, collected, conflicts);
       return {
         ...result,
         execution: x.id,
@@ -311,12 +314,17 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     /** A sandbox that could not be told is taken to be at no version: it is compared in full before its next command. */
     async function settle(
       to: Session,
+      before: bigint,
       head: bigint,
       collected: Collected | undefined,
       conflicts: readonly string[],
     ): Promise<void> {
       try {
-        const wrong = [...(collected?.putBack ?? []), ...conflicts];
+        const others =
+          collected === undefined || collected.base === before
+            ? []
+            : await store.changesBetween(owned.workspace.id, collected.base, before);
+        const wrong = [...new Set([...(collected?.putBack ?? []), ...conflicts, ...others.map(({ path }) => path)])];
         if (collected === undefined) to.setSynced(undefined);
         else if (to.synced() !== undefined) to.setSynced(head);
         for await (const page of putBack(store, owned, wrong))
@@ -362,7 +370,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         timeoutMs: x.timeout_ms,
         graceMs: GRACE_MS,
         stdin: stdin ?? Buffer.alloc(0),
-        baseVersion: owned.head,
+        baseVersion: session.synced() ?? owned.head,
         outputCredit: BigInt(WINDOW_BYTES),
         outputLimit: BigInt(DEFAULTS.output.storedBytes),
         collect: { ignored: [...files.ignored], maxEntries: files.maxFiles * 4 + 10_000, maxFileBytes: 1n << 40n },

@@ -11,11 +11,15 @@ export type OwnedWorkspace = {
   /** Aborts when the workspace is not ours any more. */
   readonly signal: AbortSignal;
   /** The head; nobody else moves it while we own it. */
-  head: bigint;
+  readonly head: bigint;
+  /** A commit was made: in whatever order commits are heard of, the head only grows. */
+  moved(head: bigint): void;
   /** The sandbox is being told of the last commit; the next command waits for it. */
   settling: Promise<void>;
   /** Runs alone in this workspace. */
   exclusive<T>(work: () => Promise<T>): Promise<T>;
+  /** Runs alone among writes that are no commands; a command may run meanwhile. */
+  oneWrite<T>(work: () => Promise<T>): Promise<T>;
 };
 export type OwnershipOptions = Readonly<{
   store: WorkspaceStore;
@@ -118,18 +122,20 @@ export class Ownership {
       this.#drop(workspace.id, 'it was acquired anew');
     }
     const abort = new AbortController();
-    let tail: Promise<unknown> = Promise.resolve();
+    let highest = head;
     const owned: OwnedWorkspace = {
       workspace,
       lease,
       signal: abort.signal,
-      head,
-      settling: Promise.resolve(),
-      exclusive: (work) => {
-        const mine = tail.then(work, work);
-        tail = mine.catch(() => undefined);
-        return mine;
+      get head() {
+        return highest;
       },
+      moved: (to) => {
+        if (to > highest) highest = to;
+      },
+      settling: Promise.resolve(),
+      exclusive: oneByOne(),
+      oneWrite: oneByOne(),
     };
     this.#held.set(workspace.id, { owned, abort, uses: 0, usedAt: this.#now() });
     return owned;
@@ -179,6 +185,16 @@ export class Ownership {
     this.#held.delete(id);
     held.abort.abort(new Error(`workspace ${id} is given up: ${why}`));
   }
+}
+
+/** One after the other, in the order asked; one that fails does not hold up the next. */
+function oneByOne(): <T>(work: () => Promise<T>) => Promise<T> {
+  let tail: Promise<unknown> = Promise.resolve();
+  return (work) => {
+    const mine = tail.then(work, work);
+    tail = mine.catch(() => undefined);
+    return mine;
+  };
 }
 
 /** A heartbeat that hangs must not hold up a clean stop. `work` never rejects. */

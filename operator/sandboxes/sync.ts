@@ -73,28 +73,30 @@ export async function* pagesOf(
   files: readonly FileEntry[],
   signal: AbortSignal,
 ): AsyncIterable<Entry[]> {
-  let page: Entry[] = [];
+  let page: FileEntry[] = [];
   let bytes = 0;
   for (const file of files) {
-    const small = file.kind === 'regular' && file.size <= INLINE_BYTES && file.sha256 !== null;
-    const inline =
-      small && file.sha256 !== null
-        ? await whole(store.readBlob(owned.workspace.tenant, file.sha256, signal))
-        : undefined;
-    const size = file.path.length * 2 + (inline?.length ?? 0) + 128;
+    const size = file.path.length * 2 + (isSmall(file) ? Number(file.size) : 0) + 128;
     if (bytes + size > PAGE_BYTES && page.length > 0) {
-      yield page;
+      yield await withContents(page);
       page = [];
       bytes = 0;
     }
-    page.push(entryOf(file, inline));
+    page.push(file);
     bytes += size;
   }
-  if (page.length > 0) yield page;
+  if (page.length > 0) yield await withContents(page);
+
+  async function withContents(of: readonly FileEntry[]): Promise<Entry[]> {
+    const hashes = of.flatMap((file) => (isSmall(file) ? [file.sha256] : []));
+    const contents =
+      hashes.length === 0
+        ? new Map<string, Buffer>()
+        : await store.readSmallBlobs(owned.workspace.tenant, hashes, signal);
+    return of.map((file) => entryOf(file, isSmall(file) ? contents.get(file.sha256.toString('hex')) : undefined));
+  }
 }
 
-export async function whole(pieces: AsyncIterable<Buffer>): Promise<Buffer> {
-  const all: Buffer[] = [];
-  for await (const piece of pieces) all.push(piece);
-  return Buffer.concat(all);
+function isSmall(file: FileEntry): file is FileEntry & { sha256: Buffer } {
+  return file.kind === 'regular' && file.sha256 !== null && file.size <= INLINE_BYTES;
 }

@@ -1,39 +1,109 @@
-/** Contents by hash, once per tenant. */
-import { createHash, randomBytes } from 'node:crypto';
+/** Contents by hash, once per tenant, in chunks of 256 KiB that are compressed where that helps. */
+import { createHash, randomUUID } from 'node:crypto';
+import { zstdCompressSync, zstdDecompressSync, constants } from 'node:zlib';
 import { PermanentError } from '../errors.ts';
 import type { Database } from './database.ts';
 import type { WorkspaceStore } from './workspace-store.ts';
 
 export const CHUNK_BYTES = 256 * 1024;
-/** Bytes in one statement at most; more go in several. */
+/** Bytes in one statement at most, either way; more go in several. */
 const BATCH_BYTES = 4 * 1024 * 1024;
+/** Chunks that are read at once. */
+const READ_CHUNKS = 4;
+/** Below it compressing costs more time than the bytes are worth. */
+const COMPRESS_FROM_BYTES = 4 * 1024;
+/** Up to this a content is put without asking first whether it is there. */
+const UNASKED_BYTES = 64 * 1024;
+const LEVEL = { params: { [constants.ZSTD_c_compressionLevel]: 1 } };
 
-/** Chunks in one statement while a content of unknown length arrives. */
-const STREAM_CHUNKS = 4;
+type Codec = 'identity' | 'zstd';
+type Encoded = Readonly<{ hash: Buffer; size: number; codec: Codec; chunks: readonly Buffer[] }>;
 
-export function blobQueries(db: Database): Pick<WorkspaceStore, 'putBlobs' | 'putBlobStream' | 'readBlob'> {
+export function blobQueries(
+  db: Database,
+): Pick<WorkspaceStore, 'putBlobs' | 'putBlobStream' | 'readBlob' | 'readSmallBlobs'> {
   const putBlobs: WorkspaceStore['putBlobs'] = async (tenant, contents, signal) => {
     const hashes = contents.map((content) => createHash('sha256').update(content).digest());
     const wanted = new Map(
       hashes.map((hash, i) => [hash.toString('hex'), { hash, content: contents[i] ?? Buffer.alloc(0) }]),
     );
-    const there = await db.query<{ sha256: Buffer }>(
-      'blobs-there',
-      'SELECT sha256 FROM blob WHERE tenant = $1 AND sha256 = ANY($2::bytea[])',
-      [tenant, [...wanted.values()].map((w) => w.hash)],
-      signal,
-    );
-    for (const { sha256 } of there) wanted.delete(sha256.toString('hex'));
-    for (const batch of batches([...wanted.values()])) await insert(db, tenant, batch, signal);
+    if (contents.reduce((sum, content) => sum + content.length, 0) > UNASKED_BYTES) {
+      const there = await db.query<{ sha256: Buffer }>(
+        'blobs-there',
+        `SELECT b.sha256 FROM unnest($2::bytea[]) h
+         CROSS JOIN LATERAL (SELECT sha256 FROM blob WHERE tenant = $1 AND sha256 = h LIMIT 1) b`,
+        [tenant, [...wanted.values()].map((w) => w.hash)],
+        signal,
+      );
+      for (const { sha256 } of there) wanted.delete(sha256.toString('hex'));
+    }
+    for (const batch of batches([...wanted.values()])) await insert(db, tenant, batch.map(encode), signal);
     return hashes;
   };
+
   return {
     putBlobs,
-    putBlobStream: (tenant, content, signal) => putStream(db, putBlobs, tenant, content, signal),
-    readBlob: async function* (tenant, sha256, signal) {
-      const [blob] = await db.query<{ size: bigint }>(
+    putBlobStream: async (tenant, source, signal) => {
+      const hash = createHash('sha256');
+      const id = randomUUID();
+      let held: Buffer[] = [];
+      let heldBytes = 0;
+      let size = 0;
+      let ordinal = 0;
+      let codec: Codec | undefined;
+      const stage = async (all: boolean) => {
+        const bytes = Buffer.concat(held, heldBytes);
+        const end = all ? bytes.length : bytes.length - (bytes.length % CHUNK_BYTES);
+        codec ??= begin(bytes)[0];
+        const chunks = chunksOf(bytes.subarray(0, end), codec);
+        await db.query(
+          'blob-stage',
+          `INSERT INTO blob_staging (id, ordinal, data)
+           SELECT $1, $2::int + n - 1, substring($3::bytea FROM o FOR l) FROM unnest($4::int[], $5::int[]) WITH ORDINALITY AS c (o, l, n)`,
+          [id, ordinal, ...joined(chunks)],
+          signal,
+        );
+        ordinal += chunks.length;
+        held = [bytes.subarray(end)];
+        heldBytes = bytes.length - end;
+      };
+      try {
+        for await (const piece of source) {
+          signal?.throwIfAborted();
+          hash.update(piece);
+          size += piece.length;
+          held.push(piece);
+          heldBytes += piece.length;
+          if (heldBytes >= BATCH_BYTES) await stage(false);
+        }
+        if (ordinal === 0) {
+          const [sha256] = await putBlobs(tenant, [Buffer.concat(held, heldBytes)], signal);
+          return { sha256: sha256 ?? hash.digest(), size };
+        }
+        if (heldBytes > 0) await stage(true);
+        const sha256 = hash.digest();
+        await db.transaction(async (query) => {
+          await query('blob-staged-timeout', "SET LOCAL statement_timeout = '300s'", []);
+          await query(
+            'blob-staged',
+            `WITH b AS (
+               INSERT INTO blob (tenant, sha256, size, codec) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING tenant, sha256
+             )
+             INSERT INTO blob_chunk (tenant, sha256, ordinal, data)
+               SELECT b.tenant, b.sha256, s.ordinal, s.data FROM b JOIN blob_staging s ON s.id = $5`,
+            [tenant, sha256, size, codec, id],
+          );
+        }, signal);
+        return { sha256, size };
+      } finally {
+        if (ordinal > 0)
+          await db.query('blob-unstage', 'DELETE FROM blob_staging WHERE id = $1', [id]).catch(() => undefined);
+      }
+    },
+    readBlob: async function* (tenant, sha256, signal, range) {
+      const [blob] = await db.query<{ size: bigint; codec: Codec }>(
         'blob',
-        'SELECT size FROM blob WHERE tenant = $1 AND sha256 = $2',
+        'SELECT size, codec FROM blob WHERE tenant = $1 AND sha256 = $2',
         [tenant, sha256],
         signal,
       );
@@ -43,150 +113,116 @@ export function blobQueries(db: Database): Pick<WorkspaceStore, 'putBlobs' | 'pu
           `no content with hash ${sha256.toString('hex')} is stored; it was collected or never committed`,
         );
       }
-      const chunks = Math.ceil(Number(blob.size) / CHUNK_BYTES);
-      for (let ordinal = 0; ordinal < chunks; ordinal += 1) {
-        const [row] = await db.query<{ data: Buffer }>(
-          'blob-chunk',
-          'SELECT data FROM blob_chunk WHERE tenant = $1 AND sha256 = $2 AND ordinal = $3',
-          [tenant, sha256, ordinal],
+      const from = range?.from ?? 0;
+      const to = Math.min(range?.to ?? Number(blob.size), Number(blob.size));
+      for (let ordinal = Math.floor(from / CHUNK_BYTES); ordinal * CHUNK_BYTES < to; ordinal += READ_CHUNKS) {
+        const rows = await db.query<{ ordinal: number; data: Buffer }>(
+          'blob-chunks',
+          `SELECT ordinal, data FROM blob_chunk WHERE tenant = $1 AND sha256 = $2 AND ordinal >= $3 AND ordinal < $4 ORDER BY ordinal`,
+          [tenant, sha256, ordinal, Math.min(ordinal + READ_CHUNKS, Math.ceil(to / CHUNK_BYTES))],
           signal,
         );
-        if (row !== undefined) yield row.data;
+        for (const row of rows) {
+          const start = row.ordinal * CHUNK_BYTES;
+          const data = decode(row.data, blob.codec);
+          yield data.subarray(Math.max(0, from - start), Math.min(data.length, to - start));
+        }
       }
+    },
+    readSmallBlobs: async (tenant, sha256, signal) => {
+      const rows = await db.query<{ sha256: Buffer; zstd: boolean; data: Buffer | null }>(
+        'blobs-small',
+        `SELECT b.sha256, b.codec = 'zstd' AS zstd, c.data FROM unnest($2::bytea[]) h
+           CROSS JOIN LATERAL (SELECT * FROM blob WHERE tenant = $1 AND sha256 = h AND size <= ${CHUNK_BYTES} LIMIT 1) b
+           LEFT JOIN LATERAL (SELECT data FROM blob_chunk WHERE tenant = $1 AND sha256 = h AND ordinal = 0 LIMIT 1) c ON true`,
+        [tenant, sha256],
+        signal,
+      );
+      return new Map(
+        rows.map((row) => [
+          row.sha256.toString('hex'),
+          row.data === null ? Buffer.alloc(0) : decode(row.data, row.zstd ? 'zstd' : 'identity'),
+        ]),
+      );
     },
   };
 }
 
-/**
- * Stored under a random name until its hash is known, then renamed: rows are moved, bytes are not, because unchanged
- * values out of line stay where they are. Nothing can refer to the name, so a crash leaves what collection removes.
- */
-async function putStream(
-  db: Database,
-  putBlobs: WorkspaceStore['putBlobs'],
-  tenant: string,
-  content: AsyncIterable<Buffer>,
-  signal?: AbortSignal,
-): Promise<{ sha256: Buffer; size: number }> {
-  const staged = randomBytes(32);
-  const hash = createHash('sha256');
-  let size = 0;
-  let stored = 0;
-  try {
-    let waiting: Buffer[] = [];
-    for await (const chunk of chunked(content)) {
-      if (waiting.length === STREAM_CHUNKS) {
-        await store(waiting);
-        waiting = [];
-      }
-      hash.update(chunk);
-      size += chunk.length;
-      waiting.push(chunk);
-    }
-    if (stored === 0) {
-      const [sha256] = await putBlobs(tenant, [Buffer.concat(waiting)], signal);
-      return { sha256: sha256 ?? hash.digest(), size };
-    }
-    await store(waiting);
-    const sha256 = hash.digest();
-    await db.transaction(async (query) => {
-      const made = await query(
-        'blob-make',
-        'INSERT INTO blob (tenant, sha256, size) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING sha256',
-        [tenant, sha256, size],
-      );
-      if (made.length > 0)
-        await query('blob-rename', 'UPDATE blob_chunk SET sha256 = $3 WHERE tenant = $1 AND sha256 = $2', [
-          tenant,
-          staged,
-          sha256,
-        ]);
-      await query('blob-unstage', 'DELETE FROM blob WHERE tenant = $1 AND sha256 = $2', [tenant, staged]);
-    }, signal);
-    return { sha256, size };
-  } catch (error) {
-    if (stored > 0)
-      await db
-        .query('blob-unstage', 'DELETE FROM blob WHERE tenant = $1 AND sha256 = $2', [tenant, staged])
-        .catch(() => undefined);
-    throw error;
-  }
-
-  async function store(chunks: readonly Buffer[]): Promise<void> {
-    await db.query(
-      'blob-stage',
-      `WITH b AS (
-         INSERT INTO blob (tenant, sha256, size, location) VALUES ($1, $2, 0, 'staging') ON CONFLICT DO NOTHING
-       )
-       INSERT INTO blob_chunk (tenant, sha256, ordinal, data) SELECT $1, $2, * FROM unnest($3::int[], $4::bytea[])`,
-      [tenant, staged, chunks.map((_, i) => stored + i), chunks],
-      signal,
-    );
-    stored += chunks.length;
-  }
-}
-
-/** Pieces of exactly CHUNK_BYTES, but for the last. */
-async function* chunked(content: AsyncIterable<Buffer>): AsyncIterable<Buffer> {
-  let pieces: Buffer[] = [];
-  let length = 0;
-  for await (let piece of content) {
-    while (length + piece.length >= CHUNK_BYTES) {
-      const take = CHUNK_BYTES - length;
-      yield Buffer.concat([...pieces, piece.subarray(0, take)]);
-      piece = piece.subarray(take);
-      pieces = [];
-      length = 0;
-    }
-    if (piece.length > 0) {
-      pieces.push(piece);
-      length += piece.length;
-    }
-  }
-  if (length > 0) yield Buffer.concat(pieces);
-}
-
-type Content = Readonly<{ hash: Buffer; content: Buffer }>;
-
-/** Blob and chunks in one statement: no reader ever finds the one without the others. */
-async function insert(db: Database, tenant: string, batch: readonly Content[], signal?: AbortSignal): Promise<void> {
-  const chunks = batch.flatMap(({ hash, content }) =>
-    Array.from({ length: Math.ceil(content.length / CHUNK_BYTES) }, (_, ordinal) => ({
-      hash,
-      ordinal,
-      data: content.subarray(ordinal * CHUNK_BYTES, (ordinal + 1) * CHUNK_BYTES),
-    })),
-  );
+/** Blobs and chunks in one statement: no reader ever finds the one without the others. */
+async function insert(db: Database, tenant: string, batch: readonly Encoded[], signal?: AbortSignal): Promise<void> {
+  const chunks = batch.flatMap(({ chunks: all }, of) => all.map((data, ordinal) => ({ of: of + 1, ordinal, data })));
+  const [data, offsets, lengths] = joined(chunks.map((chunk) => chunk.data));
   await db.query(
     'blobs-put',
     `WITH b AS (
-       INSERT INTO blob (tenant, sha256, size) SELECT $1, * FROM unnest($2::bytea[], $3::bigint[]) ON CONFLICT DO NOTHING RETURNING sha256
+       INSERT INTO blob (tenant, sha256, size, codec) SELECT $1, * FROM unnest($2::bytea[], $3::bigint[], $4::text[])
+         ON CONFLICT DO NOTHING RETURNING sha256
      )
      INSERT INTO blob_chunk (tenant, sha256, ordinal, data)
-       SELECT $1, c.sha256, c.ordinal, c.data FROM unnest($4::bytea[], $5::int[], $6::bytea[]) AS c (sha256, ordinal, data) JOIN b USING (sha256)`,
+       SELECT $1, b.sha256, c.ordinal, substring($5::bytea FROM c.o FOR c.l)
+       FROM unnest($6::int[], $7::int[], $8::int[], $9::int[]) AS c (of, ordinal, o, l) JOIN b ON b.sha256 = ($2::bytea[])[c.of]`,
     [
       tenant,
       batch.map((b) => b.hash),
-      batch.map((b) => b.content.length),
-      chunks.map((c) => c.hash),
+      batch.map((b) => b.size),
+      batch.map((b) => b.codec),
+      data,
+      chunks.map((c) => c.of),
       chunks.map((c) => c.ordinal),
-      chunks.map((c) => c.data),
+      offsets,
+      lengths,
     ],
     signal,
   );
 }
 
-function* batches(contents: readonly Content[]): Iterable<readonly Content[]> {
-  let batch: Content[] = [];
+/** Many buffers as one parameter, which goes over in binary; an array of them would go as hexadecimal text. From 1. */
+function joined(buffers: readonly Buffer[]): [data: Buffer, offsets: number[], lengths: number[]] {
+  const offsets: number[] = [];
+  let next = 1;
+  for (const { length } of buffers) {
+    offsets.push(next);
+    next += length;
+  }
+  return [Buffer.concat(buffers), offsets, buffers.map(({ length }) => length)];
+}
+
+function encode({ hash, content }: Readonly<{ hash: Buffer; content: Buffer }>): Encoded {
+  const [codec, first] = begin(content);
+  return { hash, size: content.length, codec, chunks: [...first, ...chunksOf(content.subarray(CHUNK_BYTES), codec)] };
+}
+
+/** By its first chunk, which comes with it as it is kept: what does not shrink by a tenth stays as it is. */
+function begin(content: Buffer): [codec: Codec, first: Buffer[]] {
+  const chunk = content.subarray(0, CHUNK_BYTES);
+  if (chunk.length === 0) return ['identity', []];
+  if (chunk.length < COMPRESS_FROM_BYTES) return ['identity', [chunk]];
+  const compressed = zstdCompressSync(chunk, LEVEL);
+  return compressed.length < chunk.length * 0.9 ? ['zstd', [compressed]] : ['identity', [chunk]];
+}
+
+function chunksOf(content: Buffer, codec: Codec): Buffer[] {
+  return Array.from({ length: Math.ceil(content.length / CHUNK_BYTES) }, (_, ordinal) => {
+    const chunk = content.subarray(ordinal * CHUNK_BYTES, (ordinal + 1) * CHUNK_BYTES);
+    return codec === 'zstd' ? zstdCompressSync(chunk, LEVEL) : chunk;
+  });
+}
+
+function decode(data: Buffer, codec: Codec): Buffer {
+  return codec === 'zstd' ? zstdDecompressSync(data, { maxOutputLength: CHUNK_BYTES }) : data;
+}
+
+function* batches<T extends Readonly<{ content: Buffer }>>(contents: readonly T[]): Iterable<readonly T[]> {
+  let batch: T[] = [];
   let bytes = 0;
-  for (const content of contents) {
-    if (batch.length > 0 && bytes + content.content.length > BATCH_BYTES) {
+  for (const item of contents) {
+    if (batch.length > 0 && bytes + item.content.length > BATCH_BYTES) {
       yield batch;
       batch = [];
       bytes = 0;
     }
-    batch.push(content);
-    bytes += content.content.length;
+    batch.push(item);
+    bytes += item.content.length;
   }
   if (batch.length > 0) yield batch;
 }

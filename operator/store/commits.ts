@@ -11,7 +11,7 @@ type PutBlobs = WorkspaceStore['putBlobs'];
 export function commitQueries(
   db: Database,
   putBlobs: PutBlobs,
-): Pick<WorkspaceStore, 'dispatch' | 'commit' | 'getExecution' | 'openExecutions'> {
+): Pick<WorkspaceStore, 'dispatch' | 'commit' | 'answered' | 'getExecution' | 'openExecutions'> {
   return {
     dispatch: async (lease, x, events, signal) => {
       const [row] = await db.query<{ head: bigint; existing: string | null }>(
@@ -33,7 +33,7 @@ export function commitQueries(
     commit: async (lease, commit, signal) => {
       const [row] = await db.query<{ head: bigint; first_seq: bigint; last_seq: bigint; conflicts: string[] }>(
         'commit',
-        'SELECT * FROM commit_changes($1, $2, $3, $4, $5, $6, $7, $8, $9)',
+        'SELECT * FROM commit_changes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)',
         [
           ...[lease.workspace, lease.incarnation, lease.epoch, lease.token],
           commit.execution === undefined ? null : json(executionOf(commit.execution)),
@@ -41,15 +41,26 @@ export function commitQueries(
           json(await eventsOf(db, putBlobs, lease.workspace, commit.events)),
           commit.turn === undefined ? null : json(turnOf(commit.turn)),
           commit.usage === undefined ? null : json(commit.usage),
+          json(optionsOf(commit)),
         ],
         signal,
       );
       if (row === undefined) throw new Error('commit_changes returned nothing');
       // A hint, outside the transaction that just ended: inside it would take a lock over the whole instance.
-      if (commit.turn?.phase !== undefined || commit.changes.length > 0) {
+      if (commit.turn?.phase !== undefined) {
         void db.query('notify-projection', "SELECT pg_notify('lathe_projection', '')", []).catch(() => undefined);
       }
       return { head: row.head, firstSeq: row.first_seq, lastSeq: row.last_seq, conflicts: row.conflicts };
+    },
+    answered: async ({ id, tenant }, key, signal) => {
+      const [row] = await db.query<{ request_sha256: Buffer; response: unknown }>(
+        'answered',
+        `SELECT request_sha256, response FROM idempotency_key
+         WHERE tenant = $1 AND key = $2 AND created_at >= now() - interval '24 hours'`,
+        [tenant, `${id} ${key}`],
+        signal,
+      );
+      return row === undefined ? undefined : { requestSha256: row.request_sha256, response: row.response };
     },
     getExecution: async (id, signal) =>
       (await db.query<ExecutionRow>('execution', `SELECT ${EXECUTION} FROM execution WHERE id = $1`, [id], signal))[0],
@@ -87,6 +98,19 @@ async function eventsOf(
 function executionOf(x: NonNullable<Commit['execution']>): object {
   const { outputSha256, ...rest } = x;
   return outputSha256 === undefined ? rest : { ...rest, outputSha256: outputSha256.toString('hex') };
+}
+
+function optionsOf({ origin, atomic, idempotency, events: [first] }: Commit): object {
+  return {
+    actor: first?.actor,
+    turn: first?.turn,
+    session: first?.session,
+    origin,
+    atomic,
+    ...(idempotency === undefined
+      ? {}
+      : { idempotency: { ...idempotency, requestSha256: idempotency.requestSha256.toString('hex') } }),
+  };
 }
 
 function changeOf(change: Change): object {

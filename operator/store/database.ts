@@ -38,11 +38,26 @@ export class ExecutionNotDispatched extends PermanentError {
   }
 }
 
+/** Somebody else's commit came between what was looked at and what was written. Nothing was written; look again. */
+export class ChangedMeanwhile extends TransientError {
+  constructor(message: string, cause: unknown) {
+    super('Conflict', message, { cause });
+    this.name = 'ChangedMeanwhile';
+  }
+}
+
 /**
  * @param size connections at most; callers beyond it wait. Work and bulk have a pool each (CONTRACTS 5), so that large
  *   transfers never hold up a commit.
  */
-export function openDatabase(url: string, options: Readonly<{ size: number; name: string }>): Database {
+export function openDatabase(
+  url: string,
+  options: Readonly<{
+    size: number;
+    name: string;
+    /** More settings of a session, `name=value`. */ settings?: readonly string[];
+  }>,
+): Database {
   const pool = new Pool({
     connectionString: url,
     max: options.size,
@@ -54,8 +69,10 @@ export function openDatabase(url: string, options: Readonly<{ size: number; name
     // A paused owner must not hold its locks against a takeover (CONTRACTS 2).
     idle_in_transaction_session_timeout: 3_000,
     statement_timeout: 30_000,
-    // Temporary tables of the commit are made once per connection.
-    options: '-c jit=off',
+    // A prepared statement keeps its plan. Of a table that is still small the plan would be to read all of it, and it would
+    // be kept as the table grows; all our statements have an index. For the same reason a list of keys is looked up key by
+    // key (LATERAL … LIMIT 1): `= ANY` may become a filter over everything.
+    options: ['jit=off', 'enable_seqscan=off', ...(options.settings ?? [])].map((s) => `-c ${s}`).join(' '),
   });
   // An idle connection that breaks is replaced at its next use, which reports if that fails too.
   pool.on('error', () => undefined);
@@ -98,6 +115,7 @@ export function translate(error: unknown): unknown {
   const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
   if (code === 'LT001') return new FenceLost(error.message, error);
   if (code === 'LT002') return new ExecutionNotDispatched(error.message, error);
+  if (code === 'LT004' || code === 'LT005') return new ChangedMeanwhile(error.message, error);
   // 08 connection, 53 resources, 57P0x shutdown, 40 rollback, 55P03 lock timeout, 25006 read-only; no code: the socket.
   const transient = /^(08|53|57|40|25006|25P03|55P03)/.test(code) || /^E[A-Z]+$/.test(code) || code === '';
   if (transient) {

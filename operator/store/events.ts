@@ -14,18 +14,18 @@ type EventRow = {
   at: Date;
   epoch: bigint;
   payload: unknown;
-  large: Buffer | null;
+  tenant: string;
+  payload_sha256: Buffer | null;
 };
 
-export function eventQueries(db: Database): Pick<WorkspaceStore, 'readEvents'> {
+/** `readBlob`: a payload that was too large for the row. */
+export function eventQueries(db: Database, readBlob: WorkspaceStore['readBlob']): Pick<WorkspaceStore, 'readEvents'> {
   return {
     readEvents: async (workspace, filter, signal) => {
       const rows = await db.query<EventRow>(
         'events',
-        `SELECT e.seq, e.session, e.turn, e.execution, e.type, e.v, e.actor, e.at, e.epoch, e.payload,
-                (SELECT string_agg(c.data, ''::bytea ORDER BY c.ordinal) FROM workspace w JOIN blob_chunk c ON c.tenant = w.tenant
-                   WHERE w.id = e.workspace AND c.sha256 = e.payload_sha256) AS large
-         FROM event e WHERE e.workspace = $1 AND e.seq > $2 AND ($3::text IS NULL OR e.session = $3) AND ($4::uuid IS NULL OR e.turn = $4)
+        `SELECT e.seq, e.session, e.turn, e.execution, e.type, e.v, e.actor, e.at, e.epoch, e.payload, e.payload_sha256, w.tenant
+         FROM event e JOIN workspace w ON w.id = e.workspace WHERE e.workspace = $1 AND e.seq > $2 AND ($3::text IS NULL OR e.session = $3) AND ($4::uuid IS NULL OR e.turn = $4)
          ORDER BY e.seq LIMIT $5`,
         [
           workspace,
@@ -36,19 +36,28 @@ export function eventQueries(db: Database): Pick<WorkspaceStore, 'readEvents'> {
         ],
         signal,
       );
-      return rows.map(eventOf);
+      const events: LogEvent[] = [];
+      for (const row of rows) {
+        const pieces: Buffer[] = [];
+        if (row.payload_sha256 !== null)
+          for await (const piece of readBlob(row.tenant, row.payload_sha256, signal)) pieces.push(piece);
+        const payload =
+          pieces.length === 0 ? row.payload : (JSON.parse(Buffer.concat(pieces).toString('utf8')) as unknown);
+        events.push(eventOf(row, payload));
+      }
+      return events;
     },
   };
 }
 
-function eventOf(row: EventRow): LogEvent {
+function eventOf(row: EventRow, payload: unknown): LogEvent {
   return {
     seq: row.seq,
     type: row.type,
     v: row.v,
     at: row.at,
     epoch: row.epoch,
-    payload: row.large === null ? row.payload : (JSON.parse(row.large.toString('utf8')) as unknown),
+    payload,
     ...(row.session === null ? {} : { session: row.session }),
     ...(row.turn === null ? {} : { turn: row.turn }),
     ...(row.execution === null ? {} : { execution: row.execution }),

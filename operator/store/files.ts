@@ -1,14 +1,28 @@
 /** The tree of a workspace, at the head and at any version. */
 import type { Database } from './database.ts';
 import type { FileEntry } from './rows.ts';
-import type { WorkspaceStore } from './workspace-store.ts';
+import type { Ground, WorkspaceStore } from './workspace-store.ts';
 
 const PAGE = 2_000;
+/** The folders above a path, the root not among them. */
+export function above(path: string): readonly string[] {
+  const folders: string[] = [];
+  for (let end = path.lastIndexOf('/'); end > 0; end = path.lastIndexOf('/', end - 1)) folders.push(path.slice(0, end));
+  return folders;
+}
+
 const COLUMNS = 'path, version, kind, executable, size, sha256, target';
+
+export function parentOf(path: string): string {
+  return path.slice(0, Math.max(path.lastIndexOf('/'), 0));
+}
 
 export function fileQueries(
   db: Database,
-): Pick<WorkspaceStore, 'tree' | 'head' | 'entriesAt' | 'changesBetween' | 'knownHashes'> {
+): Pick<
+  WorkspaceStore,
+  'tree' | 'head' | 'ground' | 'below' | 'emptied' | 'entriesAt' | 'changesBetween' | 'knownHashes'
+> {
   return {
     tree: async function* (workspace, version, signal) {
       for (let after = ''; ;) {
@@ -45,12 +59,53 @@ export function fileQueries(
       );
       return row ?? { head: 0n, files: 0n, bytes: 0n };
     },
+    ground: async (workspace, paths, signal) => {
+      const rows = await db.query<Ground & FileEntry & { what: 'head' | 'entry' | 'folder' }>(
+        'ground',
+        `SELECT 'head' AS what, head, files, bytes, ${COLUMNS.replaceAll(/\w+/g, 'NULL AS $&')} FROM workspace WHERE id = $1
+         UNION ALL SELECT 'entry', NULL, NULL, NULL, ${COLUMNS} FROM unnest($2::text[]) p
+           CROSS JOIN LATERAL (SELECT ${COLUMNS} FROM file WHERE workspace = $1 AND path = p COLLATE "C" LIMIT 1) f
+         UNION ALL SELECT 'folder', NULL, NULL, NULL, p, NULL, NULL, NULL, NULL, NULL, NULL FROM unnest($3::text[]) p
+           CROSS JOIN LATERAL (SELECT FROM file f WHERE f.workspace = $1 AND f.path > p || '/' AND f.path < p || '0' LIMIT 1) f`,
+        [workspace, [...new Set(paths.flatMap((path) => [path, ...above(path)]))], paths],
+        signal,
+      );
+      const { head = 0n, files = 0n, bytes = 0n } = rows.find((row) => row.what === 'head') ?? {};
+      return {
+        head,
+        files,
+        bytes,
+        entries: new Map(rows.filter((row) => row.what === 'entry').map((row) => [row.path, row])),
+        folders: new Set(rows.filter((row) => row.what === 'folder').map((row) => row.path)),
+      };
+    },
+    below: (workspace, folder, limit, signal) =>
+      db.query<FileEntry>(
+        'below',
+        `SELECT ${COLUMNS} FROM file WHERE workspace = $1 AND path > $2 COLLATE "C" AND path < $3 COLLATE "C" ORDER BY path LIMIT $4`,
+        [workspace, `${folder}/`, `${folder}0`, limit],
+        signal,
+      ),
+    emptied: async (workspace, folders, except, signal) => {
+      if (folders.length === 0) return [];
+      const rows = await db.query<{ path: string }>(
+        'emptied',
+        `WITH gone AS MATERIALIZED (SELECT unnest($3::text[]) COLLATE "C" AS path)
+         SELECT p AS path FROM unnest($2::text[]) p WHERE NOT EXISTS (
+           SELECT 1 FROM file f WHERE f.workspace = $1 AND f.path > p || '/' AND f.path < p || '0'
+             AND NOT EXISTS (SELECT 1 FROM gone g WHERE g.path = f.path))`,
+        [workspace, folders, except],
+        signal,
+      );
+      return rows.map((row) => row.path);
+    },
     entriesAt: async (workspace, paths, version, signal) => {
       if (paths.length === 0) return new Map();
       const rows = await db.query<FileEntry & { kind: string }>(
         'entries-at',
-        `SELECT DISTINCT ON (path) ${COLUMNS} FROM file_version WHERE workspace = $1 AND path = ANY($2::text[]) AND version <= $3
-         ORDER BY path, version DESC`,
+        `SELECT ${COLUMNS} FROM unnest($2::text[]) p CROSS JOIN LATERAL (
+           SELECT ${COLUMNS} FROM file_version WHERE workspace = $1 AND path = p COLLATE "C" AND version <= $3
+           ORDER BY version DESC LIMIT 1) v`,
         [workspace, paths, version],
         signal,
       );
@@ -80,7 +135,8 @@ export function fileQueries(
       if (sha256.length === 0) return new Set();
       const rows = await db.query<{ sha256: Buffer }>(
         'known-hashes',
-        'SELECT DISTINCT sha256 FROM file_version WHERE workspace = $1 AND sha256 = ANY($2::bytea[])',
+        `SELECT v.sha256 FROM unnest($2::bytea[]) h
+         CROSS JOIN LATERAL (SELECT sha256 FROM file_version WHERE workspace = $1 AND sha256 = h LIMIT 1) v`,
         [workspace, sha256],
         signal,
       );

@@ -123,6 +123,7 @@ export type Change = Readonly<
   | { path: string; op: 'delete'; base: bigint }
 >;
 
+export type Origin = 'execution' | 'outside' | 'api' | 'seed' | 'import' | 'restore';
 export type NewEvent = Readonly<{
   type: string;
   v: number;

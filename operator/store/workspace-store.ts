@@ -7,6 +7,7 @@ import type {
   Lease,
   LogEvent,
   NewEvent,
+  Origin,
   SandboxRow,
   Termination,
   TurnRow,
@@ -39,12 +40,30 @@ export type Commit = Readonly<{
     outputSha256?: Buffer;
   }>;
   changes: readonly Change[];
+  /** The first tells whose doing the version is. */
   events: readonly NewEvent[];
+  /** Why the version exists; absent: 'execution'. */
+  origin?: Origin;
+  /** A conflict undoes everything. @throws ChangedMeanwhile */
+  atomic?: boolean;
+  /** Kept with the version for 24 hours. @throws ChangedMeanwhile when the key was used in between */
+  idempotency?: Readonly<{ key: string; requestSha256: Buffer; response: object }>;
   turn?: TurnUpdate;
   usage?: Usage & Readonly<{ turn: string }>;
 }>;
 /** Conflicts: paths whose version was not the change's base; they were left as they are. */
 export type Committed = Readonly<{ head: bigint; firstSeq: bigint; lastSeq: bigint; conflicts: readonly string[] }>;
+/** What stands where a write wants to go, all as of one moment. */
+export type Ground = Readonly<{
+  head: bigint;
+  files: bigint;
+  bytes: bigint;
+  /** Of the paths asked for, and of the folders above them, those that are entries. */
+  entries: ReadonlyMap<string, FileEntry>;
+  /** Of the paths asked for, those with something below them. */
+  folders: ReadonlySet<string>;
+}>;
+export type Answer = Readonly<{ requestSha256: Buffer; response: unknown }>;
 export type Claim = Readonly<{ turn: TurnRow; workspace: WorkspaceRow; lease: Lease }>;
 export type SeedEntry = Readonly<{ path: string; executable: boolean; content: Buffer }>;
 export type SeedClaim = Readonly<{ workspace: WorkspaceRow; lease: Lease; entries: readonly SeedEntry[] }>;
@@ -99,21 +118,37 @@ export interface WorkspaceStore {
     signal?: AbortSignal,
   ): Promise<ReadonlyMap<string, FileEntry>>;
   changesBetween(workspace: string, from: bigint, to: bigint, signal?: AbortSignal): Promise<readonly FileDifference[]>;
+  ground(workspace: string, paths: readonly string[], signal?: AbortSignal): Promise<Ground>;
+  /** Everything below a folder at the head, at most `limit`. */
+  below(workspace: string, folder: string, limit: number, signal?: AbortSignal): Promise<readonly FileEntry[]>;
+  /** Of these folders, those with nothing below them but what `except` names. */
+  emptied(
+    workspace: string,
+    folders: readonly string[],
+    except: readonly string[],
+    signal?: AbortSignal,
+  ): Promise<readonly string[]>;
+  /** What this Idempotency-Key was answered within the last 24 hours. */
+  answered(workspace: WorkspaceRow, key: string, signal?: AbortSignal): Promise<Answer | undefined>;
   /** Hex of those that a version of this workspace has; of other workspaces nothing is told. */
   knownHashes(workspace: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlySet<string>>;
   /** Hashed here; what is there already is kept. */
   putBlobs(tenant: string, contents: readonly Buffer[], signal?: AbortSignal): Promise<readonly Buffer[]>;
-  /**
-   * Of any size, in bounded memory; found by its hash only once it is whole. What a crash leaves behind is a blob that
-   * nothing refers to.
-   */
+  /** One content of any size, a few MiB of it in memory at a time. */
   putBlobStream(
     tenant: string,
-    content: AsyncIterable<Buffer>,
+    source: AsyncIterable<Buffer>,
     signal?: AbortSignal,
   ): Promise<Readonly<{ sha256: Buffer; size: number }>>;
-  /** @throws PermanentError NotFound */
-  readBlob(tenant: string, sha256: Buffer, signal?: AbortSignal): AsyncIterable<Buffer>;
+  /** In pieces of at most 256 KiB; `range`: from the first byte to before the second. @throws PermanentError NotFound */
+  readBlob(
+    tenant: string,
+    sha256: Buffer,
+    signal?: AbortSignal,
+    range?: Readonly<{ from: number; to: number }>,
+  ): AsyncIterable<Buffer>;
+  /** By hex, those that are there and have at most 256 KiB. Ask for as many as memory holds. */
+  readSmallBlobs(tenant: string, sha256: readonly Buffer[], signal?: AbortSignal): Promise<ReadonlyMap<string, Buffer>>;
 
   /**
    * The next turn that may run, its workspace's lease with it: queued, or running with nobody to run it: its owner is

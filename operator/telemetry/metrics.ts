@@ -1,11 +1,12 @@
 /** Metrics, all at zero before anything happens: "none yet" and "broken" must not look alike. */
-import { collectDefaultMetrics, Counter, Gauge, Registry } from 'prom-client';
+import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client';
 
 export type Metrics = Readonly<{
   registry: Registry;
   reconciles: Counter<'kind'>;
   reconcileErrors: Counter<'kind'>;
   turns: Counter<'phase'>;
+  apiRequests: Histogram<'subresource' | 'verb' | 'code'>;
   ownedWorkspaces: Gauge;
   watchStale: Gauge<'kind'>;
 }>;
@@ -41,6 +42,13 @@ export function createMetrics(): Metrics {
       name: 'lathe_watch_stale_seconds',
       help: 'Since the API server was last heard of on the watch of a kind',
       labelNames: ['kind'],
+      registers,
+    }),
+    apiRequests: new Histogram({
+      name: 'lathe_api_request_duration_seconds',
+      help: 'Requests to the live API',
+      labelNames: ['subresource', 'verb', 'code'],
+      buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
       registers,
     }),
     ownedWorkspaces: new Gauge({

@@ -46,6 +46,21 @@ describe('the turn controller', () => {
   });
 });
 
+describe('the live API', () => {
+  test('may ask who somebody is and what they may, and reads two certificates', () => {
+    expect(rights('ClusterRole', 'lathe-api')).toEqual([
+      'tokenreviews.authentication.k8s.io create',
+      'subjectaccessreviews.authorization.k8s.io create',
+    ]);
+    expect(rights('Role', 'lathe-api')).toEqual(['secrets [lathe-api-tls lathe-client-tls] get']);
+  });
+
+  test('is not there when it is switched off', async () => {
+    const made = await render({ api: { enabled: false } });
+    expect(made.filter(({ metadata }) => metadata.name.startsWith('lathe-api'))).toEqual([]);
+  });
+});
+
 describe('the operator', () => {
   test('has these rights in every namespace, and no right to Secrets, exec or logs', () => {
     expect(rights('ClusterRole', 'lathe-operator')).toEqual([
@@ -65,6 +80,9 @@ describe('the operator', () => {
       'configmaps get',
       'namespaces get',
       'storageclasses.storage.k8s.io list',
+      'apiservices.apiregistration.k8s.io create',
+      'apiservices.apiregistration.k8s.io [v1alpha1.live.lathe.dev] get,patch,delete',
+      'clusterroles.rbac.authorization.k8s.io [lathe-operator] get',
       'events create',
     ]);
   });
@@ -74,8 +92,9 @@ describe('the operator', () => {
       'leases.coordination.k8s.io create',
       'leases.coordination.k8s.io [lathe-operator] get,patch',
       'secrets create',
-      'secrets [lathe-ca lathe-turns-tls lathe-client-tls] get,patch',
+      'secrets [lathe-ca lathe-turns-tls lathe-api-tls lathe-client-tls] get,patch',
       'services [lathe-turns] get',
+      'endpointslices.discovery.k8s.io list',
     ]);
   });
 });
@@ -84,7 +103,8 @@ test('nothing in the chart has a wildcard, and nobody may write roles', () => {
   for (const { kind, metadata, rules = [] } of objects) {
     for (const rule of rules) {
       expect([...rule.apiGroups, ...rule.resources, ...rule.verbs], `${kind} ${metadata.name}`).not.toContain('*');
-      expect(rule.apiGroups, `${kind} ${metadata.name}`).not.toContain('rbac.authorization.k8s.io');
+      if (rule.apiGroups.includes('rbac.authorization.k8s.io'))
+        expect(rule.verbs, `${kind} ${metadata.name}`).toEqual(['get']);
     }
   }
 });
@@ -98,6 +118,8 @@ test('people get theirs by the roles they have: view, edit, admin', () => {
         .map((label) => `${metadata.name} → ${label.split('-').at(-1)}`),
     );
   expect(aggregated).toEqual(['lathe-viewer → view', 'lathe-user → edit', 'lathe-admin → admin']);
-  expect(rights('ClusterRole', 'lathe-viewer').every((line) => line.endsWith(' get,list,watch'))).toBe(true);
+  expect(rights('ClusterRole', 'lathe-viewer').every((line) => /^\S+\.lathe\.dev get(,list,watch)?$/.test(line))).toBe(
+    true,
+  );
   expect(rights('ClusterRole', 'lathe-user').some((line) => line.startsWith('workspaceclasses'))).toBe(false);
 });

@@ -183,7 +183,7 @@ describe('a volume that is not what the store has', () => {
     if (sha256 === undefined) throw new Error('no hash');
     const put = (path: string) =>
       ({ path, op: 'put', kind: 'regular', executable: false, size: 5, sha256, base: 0n }) as const;
-    owned.head = (await world.store.commit(owned.lease, { changes: [put('/out/x'), put('/a')], events: [] })).head;
+    owned.moved((await world.store.commit(owned.lease, { changes: [put('/out/x'), put('/a')], events: [] })).head);
     const outside = join(world.folder, 'outside');
     await mkdir(outside, { recursive: true });
     await mkdir(tree(id), { recursive: true });

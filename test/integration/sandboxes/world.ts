@@ -8,6 +8,7 @@ import { startAttachServer, type Authenticate } from '../../../operator/sandboxe
 import { createExecutor, type Executor, type OutputChunk } from '../../../operator/sandboxes/executor.ts';
 import { localProvider, type LocalProvider } from '../../../operator/sandboxes/local-provider.ts';
 import { createMeetings } from '../../../operator/sandboxes/meetings.ts';
+import { createWriter, type Writer } from '../../../operator/sandboxes/writer.ts';
 import { Ownership, type OwnedWorkspace } from '../../../operator/sandboxes/ownership.ts';
 import type { Meeting } from '../../../operator/sandboxes/session.ts';
 import { newId } from '../../../operator/store/ids.ts';
@@ -19,6 +20,7 @@ import { useStore, type Fixture } from '../store/fixture.ts';
 export type Replica = {
   ownership: Ownership;
   executor: Executor;
+  writer: Writer;
   meeting: (workspace: string) => Meeting;
   stop(): Promise<void>;
   port: number;
@@ -111,6 +113,7 @@ export function useSandboxes(): SandboxWorld {
       const replica: Replica = {
         ownership,
         executor,
+        writer: createWriter({ store, ownership }),
         meeting,
         port: server.port,
         tls,

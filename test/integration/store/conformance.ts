@@ -1,5 +1,5 @@
 /** What every WorkspaceStore promises (AD1). */
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
 import { ExecutionNotDispatched, FenceLost } from '../../../operator/store/database.ts';
 import { newId } from '../../../operator/store/ids.ts';
@@ -187,6 +187,53 @@ export function storeConformance(f: Fixture): void {
       const chunks: Buffer[] = [];
       for await (const chunk of f.store.readBlob(workspace.tenant, sha256 ?? Buffer.alloc(0))) chunks.push(chunk);
       expect(Buffer.concat(chunks).equals(content)).toBe(true);
+    });
+
+    test.for([0, 1, 255, 300, 256 * 1024, 256 * 1024 + 1, 5 * 1024 * 1024 + 7])(
+      'FW4: %i bytes come back whole and in any part, compressible or not, put at once or as a stream',
+      async (size) => {
+        const { workspace } = await owned();
+        const read = async (sha256: Buffer, range?: { from: number; to: number }) => {
+          const pieces: Buffer[] = [];
+          for await (const piece of f.store.readBlob(workspace.tenant, sha256, undefined, range)) pieces.push(piece);
+          return Buffer.concat(pieces);
+        };
+        for (const content of [Buffer.alloc(size, 'text '), randomBytes(size)]) {
+          const stream = async function* () {
+            for (let at = 0; at < size; at += 100_000) yield content.subarray(at, at + 100_000);
+          };
+          const streamed = await f.store.putBlobStream(workspace.tenant, stream());
+          expect(streamed).toEqual({ size, sha256: createHash('sha256').update(content).digest() });
+          const [put] = await f.store.putBlobs((await owned({ namespace: 'blobs-at-once' })).workspace.tenant, [
+            content,
+          ]);
+          expect(put).toEqual(streamed.sha256);
+          expect((await read(streamed.sha256)).equals(content)).toBe(true);
+          const range = { from: Math.floor(size / 3), to: size - 1 };
+          expect((await read(streamed.sha256, range)).equals(content.subarray(range.from, Math.max(range.to, 0)))).toBe(
+            true,
+          );
+          const small = await f.store.readSmallBlobs(workspace.tenant, [streamed.sha256]);
+          expect(small.get(streamed.sha256.toString('hex'))?.equals(content)).toBe(
+            size > 256 * 1024 ? undefined : true,
+          );
+        }
+      },
+    );
+
+    test('FW4: a stream that breaks leaves nothing behind', async () => {
+      const { workspace } = await owned({ namespace: 'broken' });
+      const stream = async function* () {
+        for (let i = 0; i < 60; i += 1) yield randomBytes(100_000);
+        throw new Error('the other side went away');
+      };
+      await expect(f.store.putBlobStream(workspace.tenant, stream())).rejects.toThrow('went away');
+      const [left] = await f.store.database.query<{ n: bigint }>(
+        'blobs-left',
+        'SELECT (SELECT count(*) FROM blob WHERE tenant = $1) + (SELECT count(*) FROM blob_staging) AS n',
+        [workspace.tenant],
+      );
+      expect(left?.n).toBe(0n);
     });
   });
 

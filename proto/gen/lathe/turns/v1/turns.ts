@@ -202,8 +202,10 @@ export interface WriteChange {
   ifMatch?:
     | Buffer
     | undefined;
-  /** Only if something is there. */
+  /** Only if something is there; without it, what is gone already is gone. */
   mustExist: boolean;
+  /** Of "deleted": with everything below it. */
+  recursive: boolean;
   _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
 }
 
@@ -2744,6 +2746,7 @@ function createBaseWriteChange(): WriteChange {
     inline: undefined,
     ifMatch: undefined,
     mustExist: false,
+    recursive: false,
     _unknownFields: {},
   };
 }
@@ -2779,6 +2782,9 @@ export const WriteChange: MessageFns<WriteChange> = {
     }
     if (message.mustExist !== false) {
       writer.uint32(72).bool(message.mustExist);
+    }
+    if (message.recursive !== false) {
+      writer.uint32(80).bool(message.recursive);
     }
     if (message._unknownFields !== undefined) {
       for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
@@ -2876,6 +2882,14 @@ export const WriteChange: MessageFns<WriteChange> = {
             message.mustExist = reader.bool();
             continue;
           }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.recursive = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2915,6 +2929,7 @@ export const WriteChange: MessageFns<WriteChange> = {
         : isSet(object.must_exist)
         ? globalThis.Boolean(object.must_exist)
         : false,
+      recursive: isSet(object.recursive) ? globalThis.Boolean(object.recursive) : false,
     };
   },
 
@@ -2947,6 +2962,9 @@ export const WriteChange: MessageFns<WriteChange> = {
     if (message.mustExist !== false) {
       obj.mustExist = message.mustExist;
     }
+    if (message.recursive !== false) {
+      obj.recursive = message.recursive;
+    }
     return obj;
   },
 
@@ -2964,6 +2982,7 @@ export const WriteChange: MessageFns<WriteChange> = {
     message.inline = object.inline ?? undefined;
     message.ifMatch = object.ifMatch ?? undefined;
     message.mustExist = object.mustExist ?? false;
+    message.recursive = object.recursive ?? false;
     return message;
   },
 };

@@ -1,0 +1,150 @@
+/** Writes go to the replica that owns the workspace: the Service finds some replica, which names the owner. */
+import { Metadata, status, credentials, type ServiceError } from '@grpc/grpc-js';
+import {
+  TurnsServiceClient,
+  type WriteChange,
+  type WriteHead,
+  type WriteRequest,
+  type WriteResponse,
+  type Written,
+} from '../../proto/gen/lathe/turns/v1/turns.ts';
+import { PermanentError, TransientError } from '../errors.ts';
+import type { Tls } from '../sandboxes/attach-server.ts';
+
+export type Owner = Readonly<{
+  /** @throws PermanentError with the owner's reason; TransientError when it may be asked again (with an Idempotency-Key) */
+  write(head: WriteHead, changes: readonly WriteChange[], signal: AbortSignal): Promise<Written>;
+  close(): void;
+}>;
+
+/** CONTRACTS 3. */
+const HOPS = 3;
+const ATTEMPTS = 3;
+const DEADLINE_MS = 50_000;
+/** Below the 512 KiB that the other side takes. */
+const PAGE_BYTES = 192 * 1024;
+/** Channels to replicas that are kept. */
+const CHANNELS = 64;
+
+/** @param service host:port of the Service; @param tlsName what every replica's certificate is for */
+export function connectOwner(options: Readonly<{ tls: () => Tls; service: string; tlsName: string }>): Owner {
+  const clients = new Map<string, TurnsServiceClient>();
+  /** Where each workspace's owner was seen last. */
+  const known = new Map<string, string>();
+  let madeWith: Buffer | undefined;
+  const clientOf = (address: string): TurnsServiceClient => {
+    const { ca, certificate, key } = options.tls();
+    // A channel keeps the certificate that it was made with.
+    if (madeWith?.equals(certificate) === false) {
+      for (const client of clients.values()) client.close();
+      clients.clear();
+    }
+    madeWith = certificate;
+    const found = clients.get(address);
+    if (found !== undefined) return found;
+    if (clients.size >= CHANNELS) {
+      const [oldest] = clients;
+      if (oldest !== undefined) {
+        oldest[1].close();
+        clients.delete(oldest[0]);
+      }
+    }
+    const made = new TurnsServiceClient(address, credentials.createSsl(ca, key, certificate), {
+      'grpc.ssl_target_name_override': options.tlsName,
+      'grpc.keepalive_time_ms': 5_000,
+      'grpc.keepalive_timeout_ms': 5_000,
+    });
+    clients.set(address, made);
+    return made;
+  };
+
+  return {
+    write: async (head, changes, signal) => {
+      const name = `${head.workspace?.namespace ?? ''}/${head.workspace?.name ?? ''}`;
+      for (let attempt = 1, hops = 0; ;) {
+        const address = known.get(name) ?? options.service;
+        try {
+          const { message } = await send(clientOf(address), head, changes, signal);
+          if (message?.$case === 'written') {
+            if (known.size > 10_000) known.clear();
+            known.set(name, address);
+            return message.value;
+          }
+          if (message?.$case !== 'redirect') throw new Error('the turn controller answered nothing');
+          hops += 1;
+          if (hops > HOPS)
+            throw new TransientError(
+              'ServiceUnavailable',
+              `the owner of workspace ${name} was not found in ${HOPS} hops`,
+            );
+          // Replicas say where sandboxes reach them; programs do at the port of the Service.
+          known.set(name, options.service.replace(/^.*(?=:)/, message.value.address.replace(/:\d+$/, '')));
+        } catch (error) {
+          if (!isServiceError(error)) throw error;
+          known.delete(name);
+          const again = error.code === status.ABORTED || error.code === status.UNAVAILABLE;
+          // Without a key it could be done twice; ABORTED says that nothing was.
+          const safe = error.code === status.ABORTED || head.idempotencyKey !== '';
+          if (again && safe && attempt < ATTEMPTS && !signal.aborted) attempt += 1;
+          else throw errorOf(error);
+        }
+      }
+    },
+    close: () => {
+      for (const client of clients.values()) client.close();
+    },
+  };
+}
+
+function send(
+  client: TurnsServiceClient,
+  head: WriteHead,
+  changes: readonly WriteChange[],
+  signal: AbortSignal,
+): Promise<WriteResponse> {
+  return new Promise((resolve, reject) => {
+    const call = client.write(new Metadata(), { deadline: Date.now() + DEADLINE_MS }, (error, response) => {
+      signal.removeEventListener('abort', cancel);
+      if (error === null) resolve(response);
+      else reject(error);
+    });
+    const cancel = () => call.cancel();
+    signal.addEventListener('abort', cancel, { once: true });
+    const write = (request: WriteRequest) => call.write(request);
+    write({ message: { $case: 'head', value: head } });
+    for (const page of pagesOf(changes)) write({ message: { $case: 'changes', value: { changes: page } } });
+    call.end();
+  });
+}
+
+function* pagesOf(changes: readonly WriteChange[]): Iterable<WriteChange[]> {
+  let page: WriteChange[] = [];
+  let bytes = 0;
+  for (const change of changes) {
+    const size = change.path.length * 3 + change.target.length * 3 + (change.inline?.length ?? 0) + 128;
+    if (bytes + size > PAGE_BYTES && page.length > 0) {
+      yield page;
+      page = [];
+      bytes = 0;
+    }
+    page.push(change);
+    bytes += size;
+  }
+  if (page.length > 0) yield page;
+}
+
+function isServiceError(error: unknown): error is ServiceError {
+  return error instanceof Error && 'code' in error && 'metadata' in error;
+}
+
+function errorOf(error: ServiceError): Error {
+  const reason = String(error.metadata.get('lathe-reason')[0] ?? '');
+  const { code, details } = error;
+  if (code === status.UNAVAILABLE || code === status.ABORTED || code === status.DEADLINE_EXCEEDED)
+    return new TransientError(
+      reason === '' || reason === 'FenceLost' ? 'ServiceUnavailable' : reason,
+      `the turn controller did not answer (${details}); ask again, with the same Idempotency-Key if it was a write`,
+      { cause: error },
+    );
+  return new PermanentError(reason === '' ? 'Unknown' : reason, details, { cause: error });
+}

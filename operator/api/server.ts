@@ -1,0 +1,188 @@
+/** Two HTTPS listeners, one handler: behind the cluster's API server, and direct. */
+import { createServer, type Server, type ServerOptions } from 'node:https';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { TLSSocket } from 'node:tls';
+import { GROUP } from '../../proto/live/types.ts';
+import { PermanentError, TransientError } from '../errors.ts';
+import type { Tls } from '../sandboxes/attach-server.ts';
+import type { Logger } from '../telemetry/log.ts';
+import { frontProxyIdentity, type Identity, type RequestHeaderConfig } from './authentication.ts';
+import type { Authorizer } from './authorization.ts';
+import type { Call, Deps } from './call.ts';
+import { discover } from './discovery.ts';
+import { statusOf } from './errors.ts';
+import { routeOf } from './routes.ts';
+
+export type ApiOptions = Readonly<{
+  deps: Deps;
+  /** As it is now; `reload` after it changed. */
+  tls: () => Tls;
+  /** Undefined: nothing is believed of who comes through the API server. */
+  requestHeader: () => RequestHeaderConfig | undefined;
+  authenticateBearer: (authorization: string | undefined) => Promise<Identity | undefined>;
+  authorizer: Authorizer;
+  aggregatedPort: number;
+  directPort: number;
+  log: Logger;
+  /** Of each request that ended. */
+  onRequest?: (subresource: string, verb: string, code: number, seconds: number) => void;
+}>;
+export type ApiServer = AsyncDisposable &
+  Readonly<{
+    aggregatedPort: number;
+    directPort: number;
+    /** New connections use what `tls` and `requestHeader` say now. */
+    reload(): void;
+  }>;
+
+/** CONTRACTS 8, before anybody is known. */
+const HANDSHAKE_MS = 5_000;
+const HEADER_BYTES = 8 * 1024;
+const HEADERS_MS = 10_000;
+/** The API server ends every request at 60 s; a client that is slower sends less at once. */
+const REQUEST_MS = 120_000;
+const CONNECTIONS = 2_000;
+
+export async function startApi(options: ApiOptions): Promise<ApiServer> {
+  const { log } = options;
+  const aggregated = listener({ requestCert: true, rejectUnauthorized: false }, async (request) => {
+    const config = options.requestHeader();
+    if (config === undefined)
+      throw new TransientError('ServiceUnavailable', 'how the API server signs its requests is not known yet');
+    const socket = request.socket as TLSSocket;
+    const commonName = socket.authorized ? socket.getPeerCertificate().subject.CN : undefined;
+    return frontProxyIdentity(request.headers, Array.isArray(commonName) ? commonName[0] : commonName, config);
+  });
+  const direct = listener({}, (request) => options.authenticateBearer(request.headers.authorization));
+  const reload = () => {
+    const { certificate: cert, key } = options.tls();
+    const ca = options.requestHeader()?.ca;
+    aggregated.setSecureContext({ cert, key, ...(ca === undefined ? {} : { ca }) });
+    direct.setSecureContext({ cert, key });
+  };
+  reload();
+  return {
+    aggregatedPort: await listen(aggregated, options.aggregatedPort),
+    directPort: await listen(direct, options.directPort),
+    reload,
+    [Symbol.asyncDispose]: async () => {
+      for (const server of [aggregated, direct]) {
+        server.close();
+        server.closeIdleConnections();
+      }
+      // What runs may end; what does not is cut, and resumed by its caller.
+      const cut = setTimeout(() => [aggregated, direct].forEach((s) => s.closeAllConnections()), 10_000).unref();
+      await Promise.all([aggregated, direct].map((s) => new Promise((resolve) => s.once('close', resolve))));
+      clearTimeout(cut);
+    },
+  };
+
+  function listener(
+    tls: ServerOptions,
+    authenticate: (request: IncomingMessage) => Promise<Identity | undefined>,
+  ): Server {
+    const server = createServer(
+      {
+        ...tls,
+        minVersion: 'TLSv1.2',
+        handshakeTimeout: HANDSHAKE_MS,
+        maxHeaderSize: HEADER_BYTES,
+        headersTimeout: HEADERS_MS,
+        requestTimeout: REQUEST_MS,
+        keepAliveTimeout: 75_000,
+        noDelay: true,
+      },
+      (request, response) => void serve(request, response, authenticate),
+    );
+    server.maxConnections = CONNECTIONS;
+    server.on('tlsClientError', (err) => log.debug('a handshake failed', { err }));
+    server.on('clientError', (_, socket) => socket.destroy());
+    return server;
+  }
+
+  async function serve(
+    request: IncomingMessage,
+    response: ServerResponse,
+    authenticate: (request: IncomingMessage) => Promise<Identity | undefined>,
+  ): Promise<void> {
+    const started = performance.now();
+    const gone = new AbortController();
+    response.once('close', () => gone.abort(new Error('the caller is gone')));
+    const method = request.method ?? 'GET';
+    let what = { subresource: 'none', verb: method.toLowerCase() };
+    let name: string | undefined;
+    try {
+      const url = new URL(request.url ?? '', 'http://api');
+      // Without a database and without knowing who asks: a probe, or the API server itself.
+      const constant =
+        method === 'GET' || method === 'HEAD' ? discover(url.pathname, request.headers.accept) : undefined;
+      if (constant !== undefined) {
+        const body = Buffer.from(constant.body);
+        response.writeHead(200, { 'content-type': constant.type, 'content-length': body.length });
+        response.end(method === 'HEAD' ? undefined : body);
+        return;
+      }
+      const identity = await authenticate(request);
+      if (identity === undefined)
+        throw new PermanentError(
+          'Unauthorized',
+          'nobody is known by this request; come through the API server, or with a token of audience lathe.dev',
+        );
+      const route = routeOf(method, url.pathname);
+      what = route;
+      name = route.name;
+      const { namespace, subresource, verb } = route;
+      const { authorizer, deps } = options;
+      await authorizer.demand(identity, { group: GROUP, resource: 'workspaces', subresource, verb, namespace, name });
+      const workspace = await deps.store.findWorkspace(namespace, name, gone.signal);
+      if (workspace === undefined)
+        throw new PermanentError('NotFound', `workspaces.lathe.dev "${name}" not found in namespace "${namespace}"`);
+      const call: Call = {
+        ...deps,
+        request,
+        response,
+        query: url.searchParams,
+        identity,
+        workspace,
+        signal: gone.signal,
+        mayApprove: () =>
+          authorizer.allows(identity, {
+            group: 'lathe.dev',
+            resource: 'workspaces',
+            verb: 'approve',
+            namespace,
+            name: route.name,
+          }),
+      };
+      await route.handler(call);
+    } catch (error) {
+      if (!gone.signal.aborted) fail(request, response, error, name);
+    } finally {
+      options.onRequest?.(what.subresource, what.verb, response.statusCode, (performance.now() - started) / 1_000);
+    }
+  }
+
+  function fail(request: IncomingMessage, response: ServerResponse, error: unknown, name: string | undefined): void {
+    const body = statusOf(error, name);
+    if (body.reason === 'Unknown') log.error('a request failed', { err: error, name: name ?? '' });
+    if (response.headersSent) {
+      // Half an answer must not look like a whole one.
+      response.destroy();
+      return;
+    }
+    const text = `${JSON.stringify(body)}\n`;
+    const retryAfter = body.details?.retryAfterSeconds;
+    if (retryAfter !== undefined) response.setHeader('retry-after', retryAfter);
+    if (body.code === 401) response.setHeader('www-authenticate', 'Bearer realm="lathe.dev"');
+    // What is left of a body that was refused is not read.
+    if (!request.complete) response.setHeader('connection', 'close');
+    response.setHeader('content-length', Buffer.byteLength(text));
+    response.writeHead(body.code, { 'content-type': 'application/json' }).end(text);
+  }
+}
+
+async function listen(server: Server, port: number): Promise<number> {
+  await new Promise<void>((resolve, reject) => server.once('error', reject).listen(port, resolve));
+  const address = server.address();
+  return typeof address === 'object' && address !== null ? address.port : port;
+}

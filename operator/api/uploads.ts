@@ -1,0 +1,88 @@
+/** Large files in parts of at most 8 MiB; what is sent twice is stored once, what is not completed is gone after a day. */
+import { API_VERSION, PART_BYTES, type Upload } from '../../proto/live/types.ts';
+import { PermanentError } from '../errors.ts';
+import { parseQuantity } from '../../crds/quantity.ts';
+import type { UploadRow } from '../store/api-store.ts';
+import { answerJson, bodyOf, flagOf, idempotencyOf, ifMatchOf, numberOf, pathOf, type Call } from './call.ts';
+import { answerWritten, change, write } from './writes.ts';
+
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+export async function beginUpload(call: Call): Promise<void> {
+  const { store, workspace, identity, signal } = call;
+  answerJson(call, uploadOf(await store.createUpload(workspace.id, pathOf(call.query), identity.user, signal)), 201);
+}
+
+export async function showUpload(call: Call): Promise<void> {
+  answerJson(call, uploadOf(await find(call)));
+}
+
+export async function putUpload(call: Call): Promise<void> {
+  const upload = await find(call);
+  const offset = numberOf(call.query, 'offset') ?? Number(upload.bytes);
+  const limit = parseQuantity(call.workspace.effective.files.maxFileSize) ?? 0;
+  const data = await bodyOf(call, PART_BYTES);
+  if (offset + data.length > limit)
+    throw new PermanentError(
+      'FileTooLarge',
+      `with this part the file would have ${offset + data.length} bytes, files.maxFileSize is ${call.workspace.effective.files.maxFileSize}`,
+    );
+  const bytes = await call.store.putPart(call.workspace.id, upload.id, offset, data, call.signal);
+  answerJson(call, { ...uploadOf(upload), offset: bytes });
+}
+
+export async function completeUpload(call: Call): Promise<void> {
+  const { store, workspace, signal } = call;
+  const idempotency = idempotencyOf(call, '');
+  // It was completed, and only the answer was lost.
+  const before = idempotency === undefined ? undefined : await store.answered(workspace, idempotency.key, signal);
+  const upload = before === undefined ? await find(call) : undefined;
+  const executable = flagOf(call.query, 'executable');
+  const { sha256, size } =
+    upload === undefined
+      ? { sha256: Buffer.alloc(32), size: 0 }
+      : await store.putBlobStream(workspace.tenant, store.readUpload(upload.id, signal), signal);
+  const expected = call.query.get('sha256');
+  if (upload !== undefined && expected !== null && expected !== sha256.toString('hex'))
+    throw new PermanentError(
+      'Conflict',
+      `what arrived has the hash ${sha256.toString('hex')}, not ${expected}; send it again`,
+    );
+  const changes = [
+    change(upload?.path ?? '/', 'regular', {
+      size: BigInt(size),
+      sha256,
+      ...ifMatchOf(call),
+      ...(executable === undefined ? {} : { executable }),
+    }),
+  ];
+  const written = await write(call, { changes: upload === undefined ? [] : changes, idempotency });
+  if (upload !== undefined && written.committed) await store.dropUpload(workspace.id, upload.id, signal);
+  answerWritten(call, written, true);
+}
+
+export async function dropUpload(call: Call): Promise<void> {
+  const { id } = await find(call);
+  await call.store.dropUpload(call.workspace.id, id, call.signal);
+  call.response.writeHead(204).end();
+}
+
+async function find({ store, workspace, query, signal }: Call): Promise<UploadRow> {
+  const id = query.get('upload') ?? '';
+  const row = UUID.test(id) ? await store.getUpload(workspace.id, id, signal) : undefined;
+  if (row === undefined)
+    throw new PermanentError('NotFound', `there is no such upload; it was completed, dropped, or is over 24 hours old`);
+  return row;
+}
+
+function uploadOf(row: UploadRow): Upload {
+  return {
+    kind: 'Upload',
+    apiVersion: API_VERSION,
+    id: row.id,
+    path: row.path,
+    offset: Number(row.bytes),
+    partBytes: PART_BYTES,
+    expiresAt: row.expires_at.toISOString(),
+  };
+}
