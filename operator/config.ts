@@ -1,5 +1,6 @@
 /** What our processes read from their environment, parsed once. The chart writes these; `docs/guides` lists them. */
 import { z } from 'zod';
+import { QUANTITY_PATTERN } from '../crds/quantity.ts';
 import { PermanentError } from './errors.ts';
 
 const logLevel = z.enum(['debug', 'info', 'warn', 'error']).default('info');
@@ -34,6 +35,8 @@ const turnsSchema = migrateSchema.extend({
   LATHE_HEALTH_PORT: port(8080),
   /** Where seeds are fetched to; emptied at the start. */
   LATHE_SCRATCH: z.string().min(1).default('/tmp'),
+  /** Its size; all seeds at once stay within it. */
+  LATHE_SCRATCH_SIZE: z.string().regex(new RegExp(QUANTITY_PATTERN)).default('4Gi'),
   /** Hosts, addresses and networks that seeds may come from although they are not public. */
   LATHE_SEED_ALLOWED_HOSTS: z
     .string()

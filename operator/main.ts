@@ -2,6 +2,7 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
+import { parseQuantity } from '../crds/quantity.ts';
 import { bearerAuthenticator, type RequestHeaderConfig } from './api/authentication.ts';
 import { createAuthorizer } from './api/authorization.ts';
 import { connectOwner } from './api/owner.ts';
@@ -167,6 +168,7 @@ async function turns(signal: AbortSignal): Promise<void> {
       outbound: createOutbound(config.LATHE_SEED_ALLOWED_HOSTS),
       readSecret: readTenantSecretOf(client, `${config.LATHE_NAMESPACE}:lathe-turns`),
       folder: scratch,
+      diskBytes: Math.floor((parseQuantity(config.LATHE_SCRATCH_SIZE) ?? 0) / config.LATHE_SEED_CONCURRENCY),
     },
     turn: {
       store,

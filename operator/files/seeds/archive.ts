@@ -5,7 +5,7 @@ import { PermanentError } from '../../errors.ts';
 import { download } from './fetch.ts';
 import type { Origin, SourceContext } from './source.ts';
 import { untar } from './tar.ts';
-import { limitsOf } from './tree.ts';
+import { limitsOf, withinDisk } from './tree.ts';
 import { unzip } from './zip.ts';
 
 type ArchiveSpec = NonNullable<SeedSpec['archive']>;
@@ -24,12 +24,16 @@ export async function seedFromArchive(spec: ArchiveSpec, context: SourceContext)
   const { deps, tree, progress, signal } = context;
   const format = spec.format ?? formatOf(spec.url);
   const limits = limitsOf(context.workspace.effective.files);
+  const onDisk = withinDisk(limits, deps.diskBytes);
   const path = join(context.folder, 'archive');
   progress.phase = 'fetching';
   const bytes = await download(
     spec,
     path,
-    { bytes: limits.totalBytes + SLACK_BYTES, onBytes: (n) => (progress.bytes = n) },
+    {
+      bytes: Math.min(onDisk.totalBytes + SLACK_BYTES, deps.diskBytes ?? Infinity),
+      onBytes: (n) => (progress.bytes = n),
+    },
     deps,
     signal,
   );

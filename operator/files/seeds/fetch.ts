@@ -149,7 +149,7 @@ function unreachable(host: string, error: unknown): PermanentError | TransientEr
 function tooLarge(limit: number): PermanentError {
   return new PermanentError(
     'WorkspaceFull',
-    `the archive has more than ${limit} bytes, which is what a seed may fetch`,
+    `the archive has more than ${limit} bytes, which is what may be fetched (files.maxTotalSize, and the chart's seed.scratch)`,
   );
 }
 

@@ -29,7 +29,7 @@ export type Git = Readonly<{
 }>;
 
 /** Address space of each process, in KiB: a hostile pack then ends git, not this replica. */
-const MEMORY_KIB = 768 * 1024;
+const MEMORY_KIB = 512 * 1024;
 const STDOUT_BYTES = 1024 * 1024;
 const STDERR_BYTES = 16 * 1024;
 

@@ -9,7 +9,7 @@ import { assertScheme, get, refusedBy, targetOf } from './fetch.ts';
 import { seedFromFolder, sizeOf } from './folder.ts';
 import { prepareGit, type Git, type GitCredential, type GitRemote, type GitResult } from './git-command.ts';
 import type { Origin, ReadTenantSecret, SeedDeps, SourceContext } from './source.ts';
-import { limitsOf, type Limits } from './tree.ts';
+import { limitsOf, withinDisk, type Limits } from './tree.ts';
 
 type GitSpec = NonNullable<SeedSpec['git']>;
 type Place = Omit<GitRemote, 'addresses'>;
@@ -29,7 +29,7 @@ export async function seedFromGit(spec: GitSpec, context: SourceContext): Promis
   if (remote.scheme === 'ssh') await connects(remote, signal);
   else await answers(spec, credential, deps, signal);
 
-  const limits = limitsOf(workspace.effective.files);
+  const limits = withinDisk(limitsOf(workspace.effective.files), deps.diskBytes);
   const own = join(folder, 'git');
   const clone = join(folder, 'tree');
   await mkdir(own, { mode: 0o700 });
@@ -250,7 +250,7 @@ async function watched(
         over.abort(
           new PermanentError(
             'WorkspaceFull',
-            `the clone has ${bytes} bytes and grows, files.maxTotalSize is ${limits.totalBytes}; .git counts too, git.depth bounds it`,
+            `the clone has ${bytes} bytes and grows, at most ${limits.totalBytes} may be fetched (files.maxTotalSize, and the chart's seed.scratch); .git counts too, git.depth bounds it`,
           ),
         );
       if (entries > limits.entries)

@@ -16,6 +16,8 @@ export type SeedDeps = Readonly<{
   readSecret: ReadTenantSecret;
   /** A folder of this process alone; each try has one of its own in it, which goes with the try. */
   folder: string;
+  /** Of that folder, what one try may fill. Absent: as much as the workspace's own limits let it. */
+  diskBytes?: number;
   /** Whom https trusts, in PEM. Absent: whom Node trusts, NODE_EXTRA_CA_CERTS included. */
   certificates?: readonly string[];
   /** Of one try. */

@@ -32,6 +32,11 @@ export function limitsOf(files: EffectiveSpec['files']): Limits {
   };
 }
 
+/** What is fetched first lies on a disk that others share. */
+export function withinDisk(limits: Limits, diskBytes = Number.POSITIVE_INFINITY): Limits {
+  return { ...limits, totalBytes: Math.min(limits.totalBytes, diskBytes) };
+}
+
 export class SeedTree {
   readonly #limits: Limits;
   readonly #store: Pick<WorkspaceStore, 'putBlobs' | 'putBlobStream'>;
