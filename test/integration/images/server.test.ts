@@ -32,6 +32,7 @@ describe.skipIf(process.getuid?.() !== 0)('the server image', () => {
     for (const layer of manifest?.Layers ?? []) await execute('tar', ['-C', root, '-xf', join(archive, layer)]);
     // What a container runtime puts there.
     await execute('mknod', ['-m', '666', join(root, 'dev/null'), 'c', '1', '3']);
+    await execute('mknod', ['-m', '666', join(root, 'dev/urandom'), 'c', '1', '9']);
   }, 120_000);
   afterAll(() => rm(folder, { recursive: true, force: true }));
 
@@ -47,7 +48,7 @@ describe.skipIf(process.getuid?.() !== 0)('the server image', () => {
     await using repository = await makeRepository();
     await repository.git('commit', '--quiet', '--allow-empty', '-m', 'first');
     await using server = await startGitServer(repository.folder);
-    const clone = `git clone -q http://127.0.0.1:${server.port}/repo/.git /tmp/clone`;
+    const clone = `git clone -q --template= http://127.0.0.1:${server.port}/repo/.git /tmp/clone`;
     expect(await inside(`ulimit -v 524288; ulimit -f 2048; ${clone} && git -C /tmp/clone log --format=%s`)).toBe(
       'first\n',
     );
