@@ -8,5 +8,9 @@ export type BenchOptions = Readonly<{
   samples?: number;
   onProgress: (line: string) => void;
 }>;
-export type Parts = Readonly<{ parts: readonly (Figures & Readonly<{ part: string }>)[] }>;
+export type Part = Figures &
+  Readonly<{ part: string; /** What else was seen: by how much processes grew. */ grownMiB?: object }>;
+export type Parts = Readonly<{ parts: readonly Part[] }>;
 export type Bench = (options: BenchOptions, signal: AbortSignal) => Promise<Figures | Parts>;
+/** Needs no cluster. */
+export type LocalBench = (options: Omit<BenchOptions, 'installation'>, signal: AbortSignal) => Promise<Figures | Parts>;

@@ -6,17 +6,21 @@
 import { parseArgs } from 'node:util';
 import { install } from '../test/installation/install.ts';
 import { coldBench } from './cold.ts';
+import { collectBench } from './collect.ts';
 import { execBench } from './exec.ts';
+import { hydrateBench } from './hydrate.ts';
 import type { Figures } from './measure.ts';
 import { placeBench, readBench } from './transfer.ts';
-import type { Bench } from './bench.ts';
+import type { Bench, LocalBench, Parts } from './bench.ts';
 
 const BENCHES: Readonly<Record<string, Bench>> = {
   exec: execBench,
   cold: coldBench,
   place: placeBench,
   read: readBench,
+  hydrate: hydrateBench,
 };
+const LOCAL: Readonly<Record<string, LocalBench>> = { collect: collectBench };
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -34,8 +38,10 @@ process.exitCode = await main(positionals[0], stop.signal);
 
 async function main(name: string | undefined, signal: AbortSignal): Promise<number> {
   const bench = name === undefined ? undefined : BENCHES[name];
-  if (name === undefined || bench === undefined) {
-    process.stderr.write(`usage: npm run bench -- NAME [--json]; NAME is one of: ${Object.keys(BENCHES).join(', ')}\n`);
+  const local = name === undefined ? undefined : LOCAL[name];
+  if (name === undefined || (bench === undefined && local === undefined)) {
+    const names = [...Object.keys(BENCHES), ...Object.keys(LOCAL)].join(', ');
+    process.stderr.write(`usage: npm run bench -- NAME [--json]; NAME is one of: ${names}\n`);
     return 2;
   }
   const samples = values.samples === undefined ? undefined : Number(values.samples);
@@ -44,19 +50,25 @@ async function main(name: string | undefined, signal: AbortSignal): Promise<numb
     return 2;
   }
   const progress = (line: string) => void process.stderr.write(`${line}\n`);
-  const installation = await install(
-    { name: values.name, ...(values.context ? { context: values.context } : {}), onProgress: progress },
-    signal,
-  );
-  const result = await bench(
-    { installation, ...(samples === undefined ? {} : { samples }), onProgress: progress },
-    signal,
-  );
-  if (!values.json)
+  const options = { ...(samples === undefined ? {} : { samples }), onProgress: progress };
+  const result = local === undefined ? await onCluster(bench, options, signal) : await local(options, signal);
+  if (!values.json) {
     if ('parts' in result) for (const part of result.parts) table(`${name}, ${part.part}`, part);
     else table(name, result);
+  }
   process.stdout.write(`${JSON.stringify({ bench: name, ...result })}\n`);
   return 0;
+}
+
+async function onCluster(
+  bench: Bench | undefined,
+  options: Parameters<LocalBench>[0],
+  signal: AbortSignal,
+): Promise<Figures | Parts> {
+  if (bench === undefined) throw new Error('no bench');
+  const where = { name: values.name, ...(values.context ? { context: values.context } : {}) };
+  const installation = await install({ ...where, onProgress: options.onProgress }, signal);
+  return await bench({ installation, ...options }, signal);
 }
 
 function table(name: string, f: Figures): void {

@@ -269,6 +269,51 @@ export const COMMANDS: readonly Command[] = [
     },
   },
   {
+    name: 'export',
+    usage: 'export WORKSPACE [FILE]',
+    summary: 'The whole workspace as one tar; FILE - is standard output',
+    flags: { 'head-only': { type: 'boolean', summary: 'Without its history' } },
+    args: { min: 1, max: 2 },
+    run: async ({ workspace, flags, output, signal }, [name = '', given]) => {
+      const file = given ?? `${name}.lathe.tar`;
+      const pieces = (await workspace(name)).exportStream(
+        withoutUndefined({
+          headOnly: flags['head-only'] === true ? true : undefined,
+          signal,
+          onProgress: output.progress(`export ${name}`),
+        }),
+      );
+      if (file === '-') for await (const piece of pieces) await output.bytes(piece);
+      else {
+        await saved(pieces, file, false);
+        output.say(`${name} -> ${file}`);
+      }
+    },
+  },
+  {
+    name: 'import',
+    usage: 'import FILE WORKSPACE',
+    summary: 'An export into a new workspace, history and all; FILE - is standard input',
+    details: 'WORKSPACE is made if it is not there; one that has files already is left as it is.',
+    flags: DRY_RUN,
+    args: { min: 2, max: 2 },
+    run: async ({ lathe, flags, output, signal, stdin }, [file = '', name = '']) => {
+      const dryRun = flags['dry-run'] === true ? true : undefined;
+      const info = file === '-' ? undefined : await lstat(file).catch((error: unknown) => missing(error, file));
+      const workspace = await lathe.workspace({ name, signal });
+      const content = file === '-' ? stdin : createReadStream(file, { highWaterMark: 1 << 20 });
+      const result = await workspace.import(
+        content as AsyncIterable<Buffer>,
+        withoutUndefined({ dryRun, signal, onProgress: output.progress(`import ${file}`, info?.size) }),
+      );
+      if (output.format === 'table')
+        output.say(
+          `${dryRun === true ? 'would be' : 'is'} version ${result.version}: ${result.versions} versions, ${result.values} values`,
+        );
+      else output.object(result);
+    },
+  },
+  {
     name: 'status',
     usage: 'status WORKSPACE',
     summary: 'What a workspace is at: version, size, conditions, limits',

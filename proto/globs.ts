@@ -8,6 +8,24 @@
 type Segment = string | readonly string[] | typeof ANY;
 const ANY = Symbol('**');
 
+/** The same for whoever walks a tree, and enters no folder that matches. */
+export type Globs = Readonly<{
+  matches(path: string): boolean;
+  /** Of a name in a folder (`/src`; the root is empty) that does not match itself: nothing above need be looked at. */
+  matchesIn(folder: string, name: string): boolean;
+}>;
+
+export function compileWalk(patterns: readonly string[]): Globs {
+  const compiled = patterns.map(compile);
+  const names = new Set(compiled.flatMap(anywhere));
+  const others = compiled.filter((pattern) => anywhere(pattern).length === 0);
+  return {
+    matches: compileGlobs(patterns),
+    matchesIn: (folder, name) =>
+      names.has(name) || others.some((other) => matchPath(other, segmentsOf(`${folder}/${name}`))),
+  };
+}
+
 /** Whether a path (`/src/a.js`; of a folder with or without a `/` at its end) matches any of them. */
 export function compileGlobs(patterns: readonly string[]): (path: string) => boolean {
   const compiled = patterns.map(compile);

@@ -8,6 +8,7 @@ import {
   type FileKind,
   type FileList,
   type FileOperation,
+  type ImportResult,
   type KeyValueList,
   type Upload,
   type VersionInfo,
@@ -301,6 +302,43 @@ export class Workspace {
     return jsonOf<WriteResult>(
       await this.ask('POST', 'restore', { body: JSON.stringify(request), ...signalOf(options) }),
     );
+  }
+
+  /** As one tar, in order; of the head alone without its history. Goes on by itself after a cut. */
+  async *exportStream(
+    options: Transfer & Readonly<{ headOnly?: boolean; version?: number }> = {},
+  ): AsyncIterable<Buffer> {
+    const { headOnly, signal, onProgress } = options;
+    let version = options.version;
+    let seq: number | undefined;
+    let size = Number.POSITIVE_INFINITY;
+    for (let offset = 0; offset < size;) {
+      const { headers, body } = await this.ask('GET', 'export', { query: { headOnly, version, seq, offset }, signal });
+      // The first part pins the rest.
+      version ??= Number(headers[HEADERS.version]);
+      seq ??= Number(headers[HEADERS.seq]);
+      size = Number(headers[HEADERS.size]);
+      offset += body.length;
+      onProgress?.({ doneBytes: offset, totalBytes: size, doneFiles: 0 });
+      yield body;
+    }
+  }
+
+  /** An export, into this workspace, which must have no files yet. */
+  async import(content: Content, options: Transfer & Readonly<{ dryRun?: boolean }> = {}): Promise<ImportResult> {
+    const { dryRun, signal, onProgress } = options;
+    const upload = jsonOf<Upload>(await this.ask('POST', 'import', { query: { uploads: true }, signal }));
+    let offset = 0;
+    for await (const body of partsOf(content)) {
+      await this.ask('PUT', 'import', { query: { upload: upload.id, offset }, body, signal });
+      offset += body.length;
+      onProgress?.({ doneBytes: offset, doneFiles: 0 });
+    }
+    for (;;) {
+      const query = { upload: upload.id, dryRun };
+      const result = jsonOf<ImportResult>(await this.ask('POST', 'import', { query, signal }));
+      if (result.complete) return result;
+    }
   }
 
   async *#pages<Page extends Readonly<{ metadata: Readonly<{ continue?: string }>; items: readonly Item[] }>, Item>(

@@ -1,25 +1,27 @@
 /**
- * Between guest and turn controller: passes messages on, writes down what must survive, obeys the highest owner only.
- * Knows nothing of sockets; both links may come and go at any time.
+ * Between guest and owner: passes messages on, writes down what must survive, obeys the highest owner only. Knows nothing
+ * of sockets; both links may come and go at any time, and whoever waits for an answer from one that went is told.
  */
-import {
-  ExecutionPhase,
-  type AttachRequest,
-  type AttachResponse,
-  type Content,
-  type ExecutionState,
-  type GuestHello,
-  type GuestStatus,
-  type Hello,
-  type Welcome,
+import type {
+  AttachRequest,
+  AttachResponse,
+  Content,
+  GuestHello,
+  Hello,
+  Welcome,
 } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
-import type { Frame } from '../frames.ts';
-import type { Entry, Journal } from './journal.ts';
+import type { WriteFrame } from '../frames.ts';
+import { NO_GUEST, statusOf, synced, unsynced } from './guest-status.ts';
+import { takeReport } from './guest-report.ts';
+import { isOffered, type Entry, type Journal } from './journal.ts';
+import { inventoryOf } from './inventory.ts';
+import { Outbox } from './outbox.ts';
+import { Wants } from './wants.ts';
 
 export type Up = NonNullable<AttachRequest['message']>;
 export type Down = NonNullable<AttachResponse['message']>;
-export type GuestLink = Readonly<{ send(frame: Frame): void; content(content: Content): Promise<void> }>;
-export type TurnsLink = Readonly<{ send(message: Up): void; content(content: Content): Promise<void> }>;
+export type GuestLink = Readonly<{ control: WriteFrame; content(content: Content): Promise<void> }>;
+export type TurnsLink = Readonly<{ send(message: Up): void; content(content: Content): Promise<void> | undefined }>;
 
 const VERSION = '1';
 
@@ -28,8 +30,15 @@ export class Broker {
   readonly #sandbox: string;
   #guest: GuestLink | undefined;
   #turns: TurnsLink | undefined;
-  #status: GuestStatus = { connected: false, work: '', syncedVersion: 0n, facts: {} };
-  #owner = { incarnation: 0n, epoch: 0n };
+  #status = NO_GUEST;
+  /** Of the guest's connection: the last message that was taken in. */
+  #guestSeq = 0n;
+  /** Of the owner's: what it still has to be told. */
+  #outboxes = new Map<string, Outbox>();
+  readonly #turnsWants = new Wants();
+  readonly #guestWants = new Wants();
+  /** The version that the guest was asked to go to. */
+  #syncing: bigint | undefined;
 
   constructor(sandbox: string, journal: Journal) {
     this.#sandbox = sandbox;
@@ -37,88 +46,125 @@ export class Broker {
   }
 
   hello(): Hello {
-    const inventory = [...this.#journal.entries.values()].map(stateOf);
+    // With something unsettled nobody can say yet which version the tree is.
+    const guest = this.#journal.entries.size === 0 ? this.#status : unsynced(this.#status);
     return {
       protocolMin: 1,
       protocolMax: 1,
       sandbox: this.#sandbox,
       boot: this.#journal.boot,
       brokerVersion: VERSION,
-      inventory,
-      guest: this.#status,
-      ...this.#owner,
+      inventory: [...this.#journal.entries.values()].map(inventoryOf),
+      guest,
+      ...this.#journal.owner,
     };
   }
 
-  /** False: an owner below the one that was obeyed before; it is not attached to. */
-  attachTurns(link: TurnsLink, welcome: Welcome): boolean {
-    const { incarnation, epoch } = welcome;
-    const below =
-      incarnation < this.#owner.incarnation || (incarnation === this.#owner.incarnation && epoch < this.#owner.epoch);
-    if (below) return false;
-    this.#owner = { incarnation, epoch };
+  /** False: an owner below one that was obeyed before; it is not attached to. */
+  attachTurns(link: TurnsLink, { incarnation, epoch, resume }: Welcome): boolean {
+    const { owner } = this.#journal;
+    if (incarnation < owner.incarnation || (incarnation === owner.incarnation && epoch < owner.epoch)) return false;
+    this.#journal.obey({ incarnation, epoch });
     this.#turns = link;
-    // The guest may have connected between our hello and this.
-    link.send({ $case: 'guest', value: this.#status });
-    const wanted = new Map(welcome.resume.map((resume) => [resume.execution, resume]));
-    for (const [id, entry] of this.#journal.entries) {
-      const resume = wanted.get(id);
-      if (resume === undefined) {
-        // Nobody waits for it any more.
-        this.#down({ $case: 'cancel', value: { execution: id } });
-        this.#down({
-          $case: 'settle',
-          value: { execution: id, version: this.#status.syncedVersion, putBack: [], last: true },
-        });
-        this.#journal.settled(id);
+    this.#outboxes = new Map();
+    const wanted = new Map(resume.map((one) => [one.execution, one]));
+    for (const entry of this.#journal.entries.values()) {
+      const one = wanted.get(entry.dispatch.execution);
+      if (one === undefined) {
+        // Nobody waits for it any more, and nobody says what became of its diff.
+        this.#journal.settled(entry);
+        this.#status = unsynced(this.#status);
         continue;
       }
-      for (const output of this.#journal.outputFrom(entry, resume.outputOffset))
-        link.send({ $case: 'output', value: output });
-      this.#down({ $case: 'credit', value: { execution: id, outputCredit: resume.outputCredit } });
-      this.#report(entry);
+      if (one.outputCredit > entry.credit) entry.credit = one.outputCredit;
+      const outbox = new Outbox(entry, one.outputOffset, one.outputCredit, link.send);
+      this.#outboxes.set(entry.dispatch.execution, outbox);
     }
+    link.send({ $case: 'guest', value: this.#status });
+    this.#welcomeGuest(new Set(this.#journal.entries.keys()));
+    for (const outbox of this.#outboxes.values()) outbox.push();
     return true;
   }
 
   detachTurns(link: TurnsLink): void {
-    if (this.#turns === link) this.#turns = undefined;
+    if (this.#turns !== link) return;
+    this.#turns = undefined;
+    this.#outboxes = new Map();
+    this.#turnsWants.fail('');
+    this.#tellGuest(this.#guestWants.fail('the owner went away'));
   }
 
-  fromTurns(message: Down): void {
-    if (message.$case === 'dispatch') {
-      if (this.#journal.entries.has(message.value.execution)) return;
-      const guest = this.#guest;
-      this.#journal.dispatched(message.value, guest === undefined ? undefined : this.#status.work);
-      if (guest !== undefined) this.#down(message);
-      return;
-    }
-    if (message.$case === 'settle' && message.value.last) {
-      this.#down(message);
-      this.#journal.settled(message.value.execution);
-      return;
-    }
-    this.#down(message);
-  }
-
-  attachGuest(link: GuestLink, hello: GuestHello): void {
-    this.#guest = link;
-    this.#status = hello.status ?? this.#status;
-    const known = new Set(hello.inventory.map((state) => state.execution));
-    const resume = [...this.#journal.entries.values()]
-      .filter((entry) => known.has(entry.dispatch.execution))
-      .map((entry) => ({ execution: entry.dispatch.execution, outputOffset: entry.outputBytes, outputCredit: 0n }));
-    this.#down({ $case: 'welcome', value: { protocol: 1, attach: '', ...this.#owner, resume } });
-    for (const entry of this.#journal.entries.values()) {
-      if (known.has(entry.dispatch.execution) || entry.finished !== undefined || entry.lost !== undefined) continue;
-      // Never handed over, or on its way when the connection broke: the same guest can still have it.
-      if (entry.work === undefined || entry.work === this.#status.work) this.#hand(entry);
-      else {
-        this.#journal.lost(entry, 'the work container ended');
-        this.#report(entry);
+  /** Resolves when more may come: a tree is larger than what we hold of it. */
+  fromTurns(message: Down): Promise<void> | undefined {
+    switch (message.$case) {
+      case 'dispatch': {
+        if (this.#turns === undefined || this.#journal.entries.has(message.value.execution)) return undefined;
+        // With a guest there it is taken at once, in the same write.
+        const work = this.#guest === undefined ? undefined : this.#status.work;
+        const entry = this.#journal.dispatched(message.value, work);
+        this.#outboxes.set(message.value.execution, new Outbox(entry, 0n, entry.credit, this.#turns.send));
+        return this.#hand(entry);
       }
+      case 'credit': {
+        const { execution, outputCredit } = message.value;
+        const entry = this.#journal.entries.get(execution);
+        if (entry !== undefined && outputCredit > entry.credit) entry.credit = outputCredit;
+        this.#outboxes.get(execution)?.grant(outputCredit);
+        return this.#down(message);
+      }
+      case 'cancel': {
+        const entry = this.#journal.entries.get(message.value.execution);
+        if (entry !== undefined) entry.cancelled = true;
+        return this.#down(message);
+      }
+      case 'settle': {
+        const sent = this.#down(message);
+        const entry = this.#journal.entries.get(message.value.execution);
+        if (message.value.last && entry !== undefined) {
+          this.#outboxes.delete(message.value.execution);
+          this.#journal.settled(entry);
+          // If that is not what it came to, the guest says so.
+          if (this.#status.facts['synced'] === 'true') this.#status = synced(this.#status, message.value.version);
+        }
+        return sent;
+      }
+      case 'collect': {
+        const entry = this.#journal.entries.get(message.value.execution);
+        if (entry !== undefined) this.#journal.offerAgain(entry);
+        this.#outboxes.get(message.value.execution)?.offerAgain();
+        return this.#down(message);
+      }
+      case 'want':
+        this.#turnsWants.asked(message.value.sha256);
+        if (this.#guest === undefined) this.#tellTurns(this.#turnsWants.fail('the work container is gone'));
+        return this.#down(message);
+      case 'sync':
+        this.#syncing = message.value.toVersion;
+        this.#status = unsynced(this.#status);
+        if (this.#guest === undefined && message.value.last) this.#failSync('there is no work container');
+        return this.#down(message);
+      // The connection's own.
+      case 'welcome':
+      case 'redirect':
+        return undefined;
     }
+  }
+
+  /** The newest connection is the guest. */
+  attachGuest(link: GuestLink, hello: GuestHello): void {
+    if (this.#guest !== undefined) this.detachGuest(this.#guest);
+    this.#guest = link;
+    this.#guestSeq = 0n;
+    const known = new Set(hello.inventory.map(({ execution }) => execution));
+    this.#status = statusOf(hello.status ?? NO_GUEST);
+    // It was not told how something ended that we have forgotten: it will be compared.
+    if ([...known].some((execution) => !this.#journal.entries.has(execution))) this.#status = unsynced(this.#status);
     this.#turns?.send({ $case: 'guest', value: this.#status });
+    this.#welcomeGuest(known);
+    for (const entry of this.#journal.entries.values()) {
+      if (!known.has(entry.dispatch.execution)) this.#unknownToGuest(entry);
+      else if (entry.cancelled) void this.#down({ $case: 'cancel', value: { execution: entry.dispatch.execution } });
+    }
   }
 
   detachGuest(link: GuestLink): void {
@@ -126,79 +172,117 @@ export class Broker {
     this.#guest = undefined;
     this.#status = { ...this.#status, connected: false };
     this.#turns?.send({ $case: 'guest', value: this.#status });
+    this.#guestWants.fail('');
+    this.#tellTurns(this.#turnsWants.fail('the work container is gone'));
+    if (this.#syncing !== undefined) this.#failSync('the work container is gone');
   }
 
-  fromGuest(message: Up): void {
+  /** @throws Error when it is nothing that a guest of ours says; its connection is then closed */
+  fromGuest(link: GuestLink, { seq, message }: AttachRequest): void {
+    if (this.#guest !== link || message === undefined) return;
     switch (message.$case) {
-      case 'output': {
-        const entry = this.#journal.entries.get(message.value.execution);
-        if (entry !== undefined && this.#journal.output(entry, message.value)) this.#turns?.send(message);
-        return;
-      }
-      case 'finished': {
-        const entry = this.#journal.entries.get(message.value.execution);
-        if (entry === undefined || entry.finished !== undefined) return;
-        this.#journal.finished(entry, message.value);
-        this.#turns?.send(message);
-        return;
-      }
+      case 'output':
+      case 'finished':
       case 'offer': {
-        const entry = this.#journal.entries.get(message.value.execution);
-        if (entry !== undefined) this.#journal.offered(message.value);
-        this.#turns?.send(message);
-        return;
+        const { execution } = message.value;
+        const entry = this.#journal.entries.get(execution);
+        // Of none that was sent here; or of a look at the tree that no execution asked for.
+        if (entry === undefined) {
+          if (message.$case === 'offer' && execution === '') this.#turns?.send(message);
+          break;
+        }
+        takeReport(this.#journal, entry, message);
+        this.#outboxes.get(execution)?.push();
+        break;
       }
       case 'guest':
-        this.#status = message.value;
+        this.#status = statusOf(message.value);
+        this.#turns?.send({ $case: 'guest', value: this.#status });
+        break;
+      case 'synced': {
+        const { version, error } = message.value;
+        this.#syncing = undefined;
+        this.#status = error === '' ? synced(this.#status, version) : unsynced(this.#status);
         this.#turns?.send(message);
-        return;
-      case 'synced':
-        if (message.value.error === '') this.#status = { ...this.#status, syncedVersion: message.value.version };
-        this.#turns?.send(message);
-        return;
+        break;
+      }
       case 'want':
-        this.#turns?.send(message);
-        return;
+        this.#guestWants.asked(message.value.sha256);
+        if (this.#turns === undefined) this.#tellGuest(this.#guestWants.fail('the owner is away'));
+        else this.#turns.send(message);
+        break;
       // A guest has no business with these.
       case 'hello':
       case 'lost':
       case 'token':
-        return;
+        break;
     }
+    this.#guestSeq = seq;
   }
 
-  async contentFromGuest(content: Content): Promise<void> {
+  async contentFromGuest(link: GuestLink, content: Content): Promise<void> {
+    if (this.#guest !== link) return;
+    this.#turnsWants.answered(content);
     await this.#turns?.content(content);
   }
 
   async contentFromTurns(content: Content): Promise<void> {
+    this.#guestWants.answered(content);
     await this.#guest?.content(content);
   }
 
-  #hand(entry: Entry): void {
-    if (this.#guest === undefined) return;
-    this.#journal.taken(entry, this.#status.work);
-    this.#down({ $case: 'dispatch', value: entry.dispatch });
+  /** Tells it what we wait for, and from where. The rest it forgets. */
+  #welcomeGuest(known: ReadonlySet<string>): void {
+    const resume = [...this.#journal.entries.values()]
+      .filter(({ dispatch }) => known.has(dispatch.execution))
+      .map(({ dispatch, output, credit }) => ({
+        execution: dispatch.execution,
+        outputOffset: BigInt(output.bytes),
+        outputCredit: credit,
+      }));
+    void this.#down({ $case: 'welcome', value: { protocol: 1, attach: '', ...this.#journal.owner, resume } });
   }
 
-  #report(entry: Entry): void {
-    if (entry.finished !== undefined) this.#turns?.send({ $case: 'finished', value: entry.finished });
-    for (const offer of entry.offers) this.#turns?.send({ $case: 'offer', value: offer });
-    if (entry.lost !== undefined)
-      this.#turns?.send({ $case: 'lost', value: { execution: entry.dispatch.execution, reason: entry.lost } });
+  #unknownToGuest(entry: Entry): void {
+    const { execution } = entry.dispatch;
+    const same = entry.work === undefined || entry.work === this.#status.work;
+    if (entry.lost !== undefined || isOffered(entry)) return;
+    if (entry.finished !== undefined) {
+      // How it ended is known; what it changed is not, and will not be.
+      const skipped = [{ path: '/', reason: 'the work container ended before it said what the command had changed' }];
+      const page = { execution, baseVersion: entry.dispatch.baseVersion, changes: [], skipped, last: true, files: 0 };
+      this.#journal.offerAgain(entry);
+      this.#journal.offered(entry, page);
+    } else if (same) {
+      // Never handed over, or on its way when the connection broke.
+      void this.#hand(entry);
+      return;
+    } else this.#journal.lost(entry, 'the work container ended');
+    this.#outboxes.get(execution)?.push();
   }
 
-  #down(message: Down): void {
-    this.#guest?.send({ $case: 'down', value: { seq: 0n, ack: 0n, message } });
+  #hand(entry: Entry): Promise<void> | undefined {
+    if (this.#guest === undefined) return undefined;
+    if (entry.work !== this.#status.work) this.#journal.taken(entry, this.#status.work);
+    const sent = this.#down({ $case: 'dispatch', value: { ...entry.dispatch, outputCredit: entry.credit } });
+    return entry.cancelled ? this.#down({ $case: 'cancel', value: { execution: entry.dispatch.execution } }) : sent;
   }
-}
 
-function stateOf(entry: Entry): ExecutionState {
-  const phase =
-    entry.lost !== undefined
-      ? ExecutionPhase.EXECUTION_PHASE_LOST
-      : entry.finished === undefined
-        ? ExecutionPhase.EXECUTION_PHASE_RUNNING
-        : ExecutionPhase.EXECUTION_PHASE_FINISHED;
-  return { execution: entry.dispatch.execution, phase, outputBytes: entry.outputBytes };
+  #failSync(error: string): void {
+    const value = { version: this.#syncing ?? 0n, error, written: 0, deleted: 0 };
+    this.#syncing = undefined;
+    this.#turns?.send({ $case: 'synced', value });
+  }
+
+  #tellTurns(contents: readonly Content[]): void {
+    for (const content of contents) void this.#turns?.content(content);
+  }
+
+  #tellGuest(contents: readonly Content[]): void {
+    for (const content of contents) void this.#guest?.content(content);
+  }
+
+  #down(message: Down): Promise<void> | undefined {
+    return this.#guest?.control({ $case: 'down', value: { seq: 0n, ack: this.#guestSeq, message } });
+  }
 }

@@ -1,13 +1,24 @@
 /** The unix socket for the guest. Two connections make a link: control, and bulk (whose first frame is an empty content). */
 import { chmod, rm } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
-import { readFrames, writeFrame, type Frame } from '../frames.ts';
+import { frameWriter, MAX_FRAME_UP_BYTES, readFrames, type WriteFrame } from '../frames.ts';
 import type { Broker, GuestLink } from './broker.ts';
 
-export async function serveGuest(path: string, broker: Broker): Promise<Server> {
-  let bulk = Promise.withResolvers<Socket>();
+/** A guest has two; whatever else connects is of the command's doing. */
+const MAX_CONNECTIONS = 16;
+
+export async function serveGuest(path: string, broker: Broker, log: (line: string) => void): Promise<Server> {
+  /** The newest of each kind belong together. */
+  let bulk = Promise.withResolvers<WriteFrame>();
   let bulkSocket: Socket | undefined;
-  const server = createServer((socket) => void serve(socket).catch(() => socket.destroy()));
+  let link: GuestLink | undefined;
+  const server = createServer((socket) => {
+    serve(socket).catch((error: unknown) => {
+      socket.destroy();
+      log(`a guest's connection ended: ${error instanceof Error ? error.message : String(error)}`);
+    });
+  });
+  server.maxConnections = MAX_CONNECTIONS;
   await rm(path, { force: true });
   await new Promise<void>((resolve, reject) => server.once('error', reject).listen(path, resolve));
   // The guest runs as another user of the same group; nobody else shares the folder.
@@ -15,22 +26,23 @@ export async function serveGuest(path: string, broker: Broker): Promise<Server> 
   return server;
 
   async function serve(socket: Socket): Promise<void> {
-    let link: GuestLink | undefined;
+    const write = frameWriter(socket);
+    let ours: GuestLink | undefined;
     try {
-      for await (const frame of readFrames(socket)) {
+      for await (const frame of readFrames(socket, MAX_FRAME_UP_BYTES)) {
         if (frame.$case === 'hello') {
-          link = linkOf(socket);
-          broker.attachGuest(link, frame.value);
+          link = ours = linkOf(write);
+          broker.attachGuest(ours, frame.value);
+        } else if (frame.$case === 'content' && frame.value.sha256.length === 0) {
+          if (bulkSocket !== undefined) bulk = Promise.withResolvers();
+          bulkSocket = socket;
+          bulk.resolve(write);
         } else if (frame.$case === 'content') {
-          if (frame.value.sha256.length === 0) {
-            bulkSocket = socket;
-            bulk.resolve(socket);
-          } else await broker.contentFromGuest(frame.value);
-        } else if (frame.$case === 'up' && frame.value.message !== undefined && link !== undefined)
-          broker.fromGuest(frame.value.message);
+          if (bulkSocket === socket && link !== undefined) await broker.contentFromGuest(link, frame.value);
+        } else if (frame.$case === 'up' && ours !== undefined) broker.fromGuest(ours, frame.value);
       }
     } finally {
-      if (link !== undefined) broker.detachGuest(link);
+      if (ours !== undefined) broker.detachGuest(ours);
       if (bulkSocket === socket) {
         bulkSocket = undefined;
         bulk = Promise.withResolvers();
@@ -39,13 +51,11 @@ export async function serveGuest(path: string, broker: Broker): Promise<Server> 
     }
   }
 
-  function linkOf(control: Socket): GuestLink {
+  function linkOf(control: WriteFrame): GuestLink {
     return {
-      // Bounded by what the owner sends: one command at a time, its tree in pages.
-      send: (frame: Frame) => void writeFrame(control, frame),
+      control,
       // Its connection may be a moment behind the control's.
-      content: async (content) =>
-        await writeFrame(bulkSocket ?? (await bulk.promise), { $case: 'content', value: content }),
+      content: async (value) => await (await bulk.promise)({ $case: 'content', value }),
     };
   }
 }

@@ -1,4 +1,4 @@
-import { appendFileSync, mkdtempSync, rmSync } from 'node:fs';
+import { appendFileSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -10,49 +10,57 @@ beforeEach(() => void (folder = mkdtempSync(join(tmpdir(), 'lathe-journal-'))));
 afterEach(() => rmSync(folder, { recursive: true }));
 
 const dispatch = (execution: string) => Dispatch.fromPartial({ execution, command: 'true' });
-const output = (execution: string, offset: bigint, text: string) => ({
-  execution,
-  stream: OutputStream.OUTPUT_STREAM_STDOUT,
-  offset,
-  data: Buffer.from(text),
-});
+const offer = (last: boolean) => TreeOffer.fromPartial({ execution: 'a', last });
 
 test('what was written is there for the next broker of the same pod, under the same boot', () => {
   const first = new Journal(folder);
+  first.obey({ incarnation: 2n, epoch: 7n });
   const entry = first.dispatched(dispatch('a'), 'guest');
-  first.output(entry, output('a', 0n, 'hello '));
-  first.output(entry, output('a', 6n, 'world'));
+  entry.output.append(OutputStream.OUTPUT_STREAM_STDOUT, Buffer.from('hello '));
+  entry.output.append(OutputStream.OUTPUT_STREAM_STDERR, Buffer.from('world'));
   first.finished(entry, Finished.fromPartial({ execution: 'a', exitCode: 3 }));
-  first.offered(TreeOffer.fromPartial({ execution: 'a', last: true }));
+  first.offered(entry, offer(true));
   first.dispatched(dispatch('b'), undefined);
   first.close();
   const second = new Journal(folder);
   expect(second.boot).toBe(first.boot);
-  expect(second.entries.get('a')).toMatchObject({
-    work: 'guest',
-    outputBytes: 11n,
-    finished: { exitCode: 3 },
-    offers: [{ last: true }],
-  });
-  expect(second.entries.get('b')).toMatchObject({ work: undefined, outputBytes: 0n });
-  const again = second.entries.get('a');
-  expect(again && [...second.outputFrom(again, 6n)].map((o) => o.data.toString())).toEqual(['world']);
+  expect(second.owner).toEqual({ incarnation: 2n, epoch: 7n });
+  expect(second.entries.get('a')).toMatchObject({ work: 'guest', finished: { exitCode: 3 }, offers: [{ last: true }] });
+  const again = second.entries.get('a')?.output;
+  expect(again?.bytes).toBe(11);
+  expect(again?.read(again.cursorAt(6), 100)?.data.toString()).toBe('world');
+  expect(second.entries.get('b')).toMatchObject({ work: undefined, finished: undefined });
 });
 
-test('output that was written before, or comes after a gap, is not written', () => {
-  const journal = new Journal(folder);
-  const entry = journal.dispatched(dispatch('a'), undefined);
-  expect(journal.output(entry, output('a', 0n, 'one'))).toBe(true);
-  expect(journal.output(entry, output('a', 0n, 'one'))).toBe(false);
-  expect(journal.output(entry, output('a', 9n, 'late'))).toBe(false);
-});
-
-test('what is settled is forgotten', () => {
+test('what is settled is forgotten, its output too', () => {
   const first = new Journal(folder);
-  first.dispatched(dispatch('a'), undefined);
-  first.settled('a');
+  const entry = first.dispatched(dispatch('a'), undefined);
+  entry.output.append(OutputStream.OUTPUT_STREAM_STDOUT, Buffer.from('x'));
+  first.settled(entry);
   first.close();
   expect(new Journal(folder).entries.size).toBe(0);
+  expect(readdirSync(join(folder, 'outputs'))).toEqual([]);
+});
+
+test('half of an offer is no offer: the guest starts over', () => {
+  const first = new Journal(folder);
+  first.offered(first.dispatched(dispatch('a'), 'guest'), offer(false));
+  first.close();
+  const second = new Journal(folder);
+  const entry = second.entries.get('a');
+  expect(entry?.offers).toEqual([]);
+  if (entry !== undefined) second.offered(entry, offer(true));
+  second.close();
+  expect(new Journal(folder).entries.get('a')?.offers).toHaveLength(1);
+});
+
+test('after a start of the machine nothing of it is believed, and the boot is another', () => {
+  const first = new Journal(folder, 'one');
+  first.dispatched(dispatch('a'), undefined);
+  first.close();
+  const second = new Journal(folder, 'two');
+  expect(second.boot).not.toBe(first.boot);
+  expect(second.entries.size).toBe(0);
 });
 
 test('a record that a killed broker left half-written is cut off, and what comes after it is read', () => {

@@ -1,10 +1,9 @@
 /**
- * What the broker must not forget while its pod lives: executions that it was sent, what they printed, how they ended.
- * One file that is only added to, and one per execution for its output, on the broker's own disk.
+ * What the broker must not forget while its pod lives: executions that it was sent, what they printed, how they ended,
+ * and whom it obeyed. One file that is only added to, and one per execution for its output, on the broker's own disk.
  */
 import { randomUUID } from 'node:crypto';
 import {
-  appendFileSync,
   closeSync,
   existsSync,
   fdatasyncSync,
@@ -17,29 +16,41 @@ import {
   writeSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import { z } from 'zod';
 import {
   ExecutionPhase,
   GuestFrame,
   type Dispatch,
   type Finished,
-  type Output,
   type TreeOffer,
 } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
+import type { Down, Up } from './broker.ts';
 import type { Frame } from '../frames.ts';
+import { OutputLog } from './output-log.ts';
 
-/** One execution. Output stays on disk alone. */
+/** One execution, in memory and on disk. Output stays on disk alone. */
 export type Entry = {
   readonly dispatch: Dispatch;
+  readonly output: OutputLog;
   /** The guest process that took it; undefined while none did. */
   work: string | undefined;
-  outputBytes: bigint;
   finished: Finished | undefined;
+  /** Complete when the last page says `last`. */
   offers: TreeOffer[];
+  offerBytes: number;
   lost: string | undefined;
+  /** What is not worth a record: an owner that attaches says it again. */
+  credit: bigint;
+  cancelled: boolean;
 };
+/** (incarnation, epoch): the higher pair is the later owner. */
+export type Owner = Readonly<{ incarnation: bigint; epoch: bigint }>;
 
+const bootSchema = z.object({ boot: z.string(), kernel: z.string() });
 /** Beyond this the file starts over, once nothing in it is open. */
 const ROTATE_BYTES = 4 * 1024 * 1024;
+/** A guest of ours gives up at 24 MiB; our disk is small. */
+const MAX_OFFER_BYTES = 26 * 1024 * 1024;
 
 export class Journal {
   readonly boot: string;
@@ -47,133 +58,126 @@ export class Journal {
   readonly #folder: string;
   readonly #fd: number;
   #bytes: number;
+  #owner: Owner = { incarnation: 0n, epoch: 0n };
 
   /** Reads what an earlier broker of this pod left. */
-  constructor(stateDir: string) {
+  constructor(stateDir: string, kernel = kernelBoot()) {
     this.#folder = join(stateDir, 'outputs');
-    mkdirSync(this.#folder, { recursive: true });
-    const bootFile = join(stateDir, 'boot');
-    if (!existsSync(bootFile)) writeFileSync(bootFile, randomUUID(), { flush: true });
-    this.boot = readFileSync(bootFile, 'utf8');
     const path = join(stateDir, 'journal');
-    const { frames, bytes } = readFrames(path);
+    const bootFile = join(stateDir, 'boot');
+    const before = existsSync(bootFile) ? bootSchema.parse(JSON.parse(readFileSync(bootFile, 'utf8'))) : undefined;
+    if (before === undefined || before.kernel !== kernel) {
+      // After a crash of the node the last writes may be gone: what ran then is unknown, and must not look like never sent.
+      rmSync(this.#folder, { recursive: true, force: true });
+      rmSync(path, { force: true });
+      this.boot = randomUUID();
+      writeFileSync(bootFile, JSON.stringify({ boot: this.boot, kernel }), { flush: true });
+    } else this.boot = before.boot;
+    mkdirSync(this.#folder, { recursive: true });
+    const { frames, bytes } = readRecords(path);
     for (const frame of frames) this.#replay(frame);
     this.#fd = openSync(path, 'a', 0o600);
     // What a killed broker left half-written is cut off; its sender sends it again.
     ftruncateSync(this.#fd, bytes);
     this.#bytes = bytes;
-    for (const entry of this.entries.values()) {
-      for (const output of this.outputFrom(entry, 0n)) entry.outputBytes += BigInt(output.data.length);
-    }
+    // Half of an offer: the guest has it still and starts over.
+    for (const entry of this.entries.values()) if (entry.offers.length > 0 && !isOffered(entry)) this.offerAgain(entry);
+  }
+
+  /** The highest that was ever obeyed. */
+  get owner(): Owner {
+    return this.#owner;
+  }
+
+  obey(owner: Owner): void {
+    if (owner.incarnation === this.#owner.incarnation && owner.epoch === this.#owner.epoch) return;
+    this.#record([obeyed(owner)]);
+    fdatasyncSync(this.#fd);
   }
 
   /** On disk, synced, when this returns: only then may the guest see it. `work`: the guest that it is handed to now. */
   dispatched(dispatch: Dispatch, work: string | undefined): Entry {
-    const frames: Frame[] = [
-      { $case: 'down', value: { seq: 0n, ack: 0n, message: { $case: 'dispatch', value: dispatch } } },
-    ];
-    if (work !== undefined) frames.push(taken(dispatch.execution, work));
-    this.#append(frames);
+    const { execution } = dispatch;
+    if (!/^[\w-]{1,64}$/.test(execution)) throw new Error(`${execution} is no execution id`);
+    const frames = [down({ $case: 'dispatch', value: dispatch })];
+    if (work !== undefined) frames.push(takenBy(execution, work));
+    this.#record(frames);
     fdatasyncSync(this.#fd);
-    for (const frame of frames) this.#replay(frame);
-    return this.#entry(dispatch.execution);
+    return this.#entry(execution);
   }
 
   /** Which guest has it: one with another id never had it. */
   taken(entry: Entry, work: string): void {
-    this.#record(taken(entry.dispatch.execution, work));
-  }
-
-  /** False: it was written before (the guest sent it again), or comes after a gap. */
-  output(entry: Entry, output: Output): boolean {
-    if (output.offset !== entry.outputBytes) return false;
-    appendFileSync(
-      this.#output(output.execution),
-      encode([{ $case: 'up', value: { seq: 0n, ack: 0n, message: { $case: 'output', value: output } } }]),
-      {
-        mode: 0o600,
-      },
-    );
-    entry.outputBytes += BigInt(output.data.length);
-    return true;
+    this.#record([takenBy(entry.dispatch.execution, work)]);
   }
 
   finished(entry: Entry, finished: Finished): void {
-    if (entry.finished === undefined)
-      this.#record({ $case: 'up', value: { seq: 0n, ack: 0n, message: { $case: 'finished', value: finished } } });
+    if (entry.finished === undefined) this.#record([up({ $case: 'finished', value: finished })]);
   }
 
-  offered(offer: TreeOffer): void {
-    this.#record({ $case: 'up', value: { seq: 0n, ack: 0n, message: { $case: 'offer', value: offer } } });
+  /** @throws Error when it is larger than any that is meant */
+  offered(entry: Entry, page: TreeOffer): void {
+    if (isOffered(entry)) return;
+    this.#record([up({ $case: 'offer', value: page })]);
+    if (entry.offerBytes > MAX_OFFER_BYTES) throw new Error(`an offer is larger than ${MAX_OFFER_BYTES} bytes`);
+  }
+
+  /** It is offered anew: by a guest that starts over, or because an owner asks for it. */
+  offerAgain(entry: Entry): void {
+    const { execution } = entry.dispatch;
+    this.#record([down({ $case: 'collect', value: { execution, collect: undefined } })]);
   }
 
   lost(entry: Entry, reason: string): void {
-    const { execution } = entry.dispatch;
-    this.#record({
-      $case: 'up',
-      value: { seq: 0n, ack: 0n, message: { $case: 'lost', value: { execution, reason } } },
-    });
+    this.#record([up({ $case: 'lost', value: { execution: entry.dispatch.execution, reason } })]);
   }
 
-  settled(execution: string): void {
-    const entry = this.entries.get(execution);
-    if (entry === undefined) return;
-    const settle = { execution, version: 0n, putBack: [], last: true };
-    this.#record({ $case: 'down', value: { seq: 0n, ack: 0n, message: { $case: 'settle', value: settle } } });
-    if (entry.outputBytes > 0n) rmSync(this.#output(execution), { force: true });
-    if (this.entries.size === 0 && this.#bytes > ROTATE_BYTES) {
-      ftruncateSync(this.#fd, 0);
-      this.#bytes = 0;
-    }
+  settled(entry: Entry): void {
+    const settle = { execution: entry.dispatch.execution, version: 0n, putBack: [], last: true };
+    this.#record([down({ $case: 'settle', value: settle })]);
+    if (this.entries.size > 0 || this.#bytes < ROTATE_BYTES) return;
+    ftruncateSync(this.#fd, 0);
+    this.#bytes = 0;
+    this.#record([obeyed(this.#owner)]);
   }
 
   close(): void {
     closeSync(this.#fd);
+    for (const { output } of this.entries.values()) output.close();
   }
 
-  /** Frames from `offset` on; one that spans it is sent whole, its reader drops what it has. */
-  *outputFrom(entry: Entry, offset: bigint): Iterable<Output> {
-    for (const frame of readFrames(this.#output(entry.dispatch.execution)).frames) {
-      if (frame.$case !== 'up' || frame.value.message?.$case !== 'output') continue;
-      const output = frame.value.message.value;
-      if (output.offset + BigInt(output.data.length) > offset) yield output;
-    }
-  }
-
-  #record(frame: Frame): void {
-    this.#append([frame]);
-    this.#replay(frame);
-  }
-
-  #append(frames: readonly Frame[]): void {
+  #record(frames: readonly Frame[]): void {
     const bytes = encode(frames);
-    writeSync(this.#fd, bytes);
+    for (let at = 0; at < bytes.length;) at += writeSync(this.#fd, bytes, at);
     this.#bytes += bytes.length;
+    for (const frame of frames) this.#replay(frame);
   }
 
   /** The one place where a record becomes state, be it new or read back. */
   #replay(frame: Frame): void {
     if (frame.$case === 'hello') {
-      const entry = this.entries.get(frame.value.inventory[0]?.execution ?? '');
-      if (entry !== undefined) entry.work = frame.value.status?.work;
+      for (const { execution } of frame.value.inventory) this.#entry(execution).work = frame.value.status?.work;
       return;
     }
     if (frame.$case === 'content') return;
     const { message } = frame.value;
     switch (message?.$case) {
+      case 'welcome':
+        this.#owner = { incarnation: message.value.incarnation, epoch: message.value.epoch };
+        return;
       case 'dispatch':
-        this.entries.set(message.value.execution, {
-          dispatch: message.value,
-          work: undefined,
-          outputBytes: 0n,
-          finished: undefined,
-          offers: [],
-          lost: undefined,
-        });
+        this.entries.set(message.value.execution, this.#newEntry(message.value));
         return;
       case 'settle':
+        this.entries.get(message.value.execution)?.output.remove();
         this.entries.delete(message.value.execution);
         return;
+      case 'collect': {
+        const entry = this.#entry(message.value.execution);
+        entry.offers = [];
+        entry.offerBytes = 0;
+        return;
+      }
       case 'finished':
         this.#entry(message.value.execution).finished = message.value;
         return;
@@ -182,9 +186,8 @@ export class Journal {
         return;
       case 'offer': {
         const entry = this.#entry(message.value.execution);
-        // A guest that offers anew starts over; the last page of the former offer says where it ended.
-        if (entry.offers.at(-1)?.last === true) entry.offers = [];
         entry.offers.push(message.value);
+        entry.offerBytes += GuestFrame.encode({ frame }).finish().length;
         return;
       }
       default:
@@ -198,12 +201,39 @@ export class Journal {
     return entry;
   }
 
-  #output(execution: string): string {
-    return join(this.#folder, execution);
+  #newEntry(dispatch: Dispatch): Entry {
+    return {
+      dispatch,
+      output: new OutputLog(join(this.#folder, dispatch.execution)),
+      work: undefined,
+      finished: undefined,
+      offers: [],
+      offerBytes: 0,
+      lost: undefined,
+      credit: dispatch.outputCredit,
+      cancelled: false,
+    };
   }
 }
 
-function taken(execution: string, work: string): Frame {
+/** All of its pages are here. */
+export function isOffered(entry: Entry): boolean {
+  return entry.offers.at(-1)?.last === true;
+}
+
+function up(message: Up): Frame {
+  return { $case: 'up', value: { seq: 0n, ack: 0n, message } };
+}
+
+function down(message: Down): Frame {
+  return { $case: 'down', value: { seq: 0n, ack: 0n, message } };
+}
+
+function obeyed(owner: Owner): Frame {
+  return down({ $case: 'welcome', value: { protocol: 1, attach: '', ...owner, resume: [] } });
+}
+
+function takenBy(execution: string, work: string): Frame {
   const status = { connected: true, work, syncedVersion: 0n, facts: {} };
   const inventory = [{ execution, phase: ExecutionPhase.EXECUTION_PHASE_RUNNING, outputBytes: 0n }];
   return { $case: 'hello', value: { protocolMin: 1, protocolMax: 1, status, inventory } };
@@ -220,7 +250,7 @@ function encode(frames: readonly Frame[]): Buffer {
 }
 
 /** Whole records, and how many bytes they are. */
-function readFrames(path: string): { frames: readonly Frame[]; bytes: number } {
+function readRecords(path: string): { frames: readonly Frame[]; bytes: number } {
   const bytes = existsSync(path) ? readFileSync(path) : Buffer.alloc(0);
   const frames: Frame[] = [];
   let at = 0;
@@ -232,4 +262,10 @@ function readFrames(path: string): { frames: readonly Frame[]; bytes: number } {
     at = end;
   }
   return { frames, bytes: at };
+}
+
+/** Another one after each start of the machine; empty where it is hidden. */
+function kernelBoot(): string {
+  const path = '/proc/sys/kernel/random/boot_id';
+  return existsSync(path) ? readFileSync(path, 'utf8').trim() : '';
 }

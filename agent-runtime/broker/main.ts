@@ -13,14 +13,15 @@ const need = (name: string): string => {
 const stop = new AbortController();
 for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => stop.abort());
 
+const log = (line: string) => void process.stderr.write(`broker: ${line}\n`);
 const broker = new Broker(need('LATHE_SANDBOX'), new Journal(need('LATHE_STATE_DIR')));
-const server = await serveGuest(need('LATHE_SOCKET'), broker);
+const server = await serveGuest(need('LATHE_SOCKET'), broker, log);
 const target = {
   address: need('LATHE_TURNS_ADDRESS'),
   tlsName: need('LATHE_TURNS_TLS_NAME'),
   ca: Buffer.from(need('LATHE_TURNS_CA')),
   tokenFile: need('LATHE_TOKEN_FILE'),
 };
-await keepAttached(target, broker, (line) => void process.stderr.write(`broker: ${line}\n`), stop.signal);
+await keepAttached(target, broker, log, stop.signal);
 server.close();
 process.exit(0);

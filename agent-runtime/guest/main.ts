@@ -5,9 +5,10 @@
 import { randomUUID } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
-import { readFrames, writeFrame } from '../frames.ts';
+import { frameWriter, MAX_FRAME_DOWN_BYTES, readFrames } from '../frames.ts';
 import type { CommandPlace } from './command.ts';
 import { Guest } from './guest.ts';
+import { hasOwnNamespace } from './processes.ts';
 
 const environment = process.env;
 const place: CommandPlace = {
@@ -17,6 +18,12 @@ const place: CommandPlace = {
   scope: environment['LATHE_PROCESS_SCOPE'] === 'descendants' ? 'descendants' : 'pid-namespace',
 };
 const path = environment['LATHE_SOCKET'] ?? '/run/lathe/guest.sock';
+if (place.scope === 'pid-namespace' && !hasOwnNamespace()) {
+  process.stderr.write(
+    'guest: after a command everything in this PID namespace is killed, and it is not our own; set LATHE_PROCESS_SCOPE=descendants\n',
+  );
+  process.exit(1);
+}
 // Files of ours are made with the modes we name, less nothing.
 process.umask(0o022);
 
@@ -29,32 +36,32 @@ for (let attempt = 0; ; attempt += 1) {
 
 /** One connection pair's life. */
 async function serve(): Promise<boolean> {
-  const [control, bulk] = await Promise.all([open(), open()]);
+  const sockets: Socket[] = [];
   try {
-    await writeFrame(bulk, {
+    const control = await open(sockets);
+    const bulk = await open(sockets);
+    const writeBulk = frameWriter(bulk);
+    void writeBulk({
       $case: 'content',
       value: { sha256: Buffer.alloc(0), offset: 0n, data: Buffer.alloc(0), last: true, error: '' },
     });
-    guest.attach(
-      (frame) => writeFrame(control, frame),
-      (content) => writeFrame(bulk, { $case: 'content', value: content }),
-    );
+    guest.attach(frameWriter(control), writeBulk);
     await Promise.race([pump(control), pump(bulk)]);
     return true;
   } finally {
     guest.detach();
-    control.destroy();
-    bulk.destroy();
+    for (const socket of sockets) socket.destroy();
   }
 }
 
 async function pump(socket: Socket): Promise<void> {
-  for await (const frame of readFrames(socket)) guest.receive(frame);
+  for await (const frame of readFrames(socket, MAX_FRAME_DOWN_BYTES)) await guest.receive(frame);
 }
 
-function open(): Promise<Socket> {
+function open(sockets: Socket[]): Promise<Socket> {
   return new Promise((resolve, reject) => {
     const socket = connect(path);
+    sockets.push(socket);
     socket.once('connect', () => resolve(socket)).once('error', reject);
   });
 }

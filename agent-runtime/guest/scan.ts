@@ -1,208 +1,279 @@
 /** What is in the tree, and what of it differs from what was there before. */
 import { createHash } from 'node:crypto';
 import { isUtf8 } from 'node:buffer';
-import {
-  closeSync,
-  constants,
-  fstatSync,
-  lstatSync,
-  openSync,
-  readlinkSync,
-  readSync,
-  type BigIntStats,
-} from 'node:fs';
-import { escapeName, MAX_SEGMENT_BYTES, canonicalPath } from '../../proto/paths.ts';
-import { codeOf, entries, openFolder, openRoot, TEMPORARY, type Folder } from './folders.ts';
+import { closeSync, constants, fchmodSync, fstatSync, lstatSync, readlinkSync, readSync, type Stats } from 'node:fs';
+import type { Globs } from '../../proto/globs.ts';
+import { canonicalPath, escapeName } from '../../proto/paths.ts';
+import { codeOf, countBeyond, listFolder, openFileFd, openFolderFd, openRoot, TEMPORARY } from './folders.ts';
+import { Index, type FolderIndex, type Indexed } from './index.ts';
 
-/** What is remembered of a path; the first five say whether it has to be read again. */
-export type Indexed = Readonly<{
-  kind: 'regular' | 'symlink' | 'directory';
-  size: bigint;
-  mtimeNs: bigint;
-  ctimeNs: bigint;
-  ino: bigint;
-  executable: boolean;
-  sha256: Buffer;
-  target?: string;
-  /** Written so shortly before it was looked at that a further write might show the same times. */
-  racy: boolean;
-}>;
-export type Index = Map<string, Indexed>;
+export type Skip = Readonly<{ path: string; reason: string }>;
 export type Scan = Readonly<{
   index: Index;
   changed: readonly string[];
   deleted: readonly string[];
-  skipped: readonly Readonly<{ path: string; reason: string }>[];
+  /** Names escaped. What could not be looked into counts as unchanged. */
+  skipped: readonly Skip[];
 }>;
-export type ScanOptions = Readonly<{ ignored: (path: string) => boolean; maxEntries: number; maxFileBytes: bigint }>;
+export type ScanOptions = Readonly<{
+  ignored: Globs;
+  maxEntries: number;
+  maxFileBytes: bigint;
+  /** Of names and fixed parts of what changed. */
+  maxChangedBytes: number;
+  /** From when on the tree may have been written to since the last scan, by the file system's clock. */
+  quietUntilMs: number;
+}>;
 
 /** Thrown when there is more than may be listed; the tree is then put back by a full sync. */
 export class TreeTooLarge extends Error {}
 
-/** A clock tick of the coarsest file system time we meet is 10 ms. */
-const RACY_NS = 20_000_000n;
+/** Two clock ticks of what file systems have for a clock: within one, a write may leave the times as they were. */
+const TICK_MS = 20;
+/** Of those that keep whole seconds, or every other one. */
+const COARSE_TICK_MS = 2_000;
 const MAX_DEPTH = 512;
-const NOTHING = Buffer.alloc(32);
-const LSTAT = { bigint: true, throwIfNoEntry: false } as const;
+/** Told of at most; the rest is counted. */
+const MAX_SKIPPED = 100;
+/** Of a change, beside its path. */
+const CHANGE_BYTES = 64;
+const NOTHING = '\0'.repeat(32);
 
-/** `before` is left as it is. Paths with no change share their entries with it. */
+/**
+ * `before` is left as it is; folders in which nothing changed are shared with it. The working directory is moved about
+ * meanwhile: a name that is looked up in it costs half of one that is looked up through /proc, and leads through no link
+ * either. Nothing else runs until this returns.
+ */
 export function scan(root: string, before: Index, options: ScanOptions): Scan {
-  const index: Index = new Map();
+  const index = new Index();
   const changed: string[] = [];
-  const skipped: { path: string; reason: string }[] = [];
-  const nowNs = BigInt(Date.now()) * 1_000_000n;
+  const deleted: string[] = [];
+  const skipped: Skip[] = [];
+  const unseen: string[] = [];
+  /** Of those that were known: what of them is gone has been said. */
+  const walked = new Set<string>();
+  let skips = 0;
   let seen = 0;
+  let changedBytes = 0;
 
   const skip = (path: string, reason: string) => {
-    if (skipped.length < 100) skipped.push({ path, reason });
+    skips += 1;
+    if (skipped.length < MAX_SKIPPED) skipped.push({ path, reason });
   };
-  const note = (path: string, entry: Indexed, old: Indexed | undefined) => {
-    index.set(path, entry);
-    const same =
-      old !== undefined &&
-      old.kind === entry.kind &&
-      old.executable === entry.executable &&
-      old.sha256.equals(entry.sha256) &&
-      old.target === entry.target;
-    if (!same) changed.push(path);
+  const differs = (list: string[], path: string) => {
+    changedBytes += CHANGE_BYTES + path.length;
+    if (changedBytes > options.maxChangedBytes)
+      throw new TreeTooLarge(
+        `${changed.length + deleted.length} changes at once are more than can be told of (${options.maxChangedBytes} bytes of names are allowed)`,
+      );
+    list.push(path);
   };
+  const tooMany = (prefix: string) =>
+    new TreeTooLarge(`the tree has more than ${options.maxEntries} entries, counted up to ${shown(prefix)}`);
 
-  const walk = (at: Folder, prefix: string, depth: number): number => {
+  /** The working directory is the folder. @returns whether something of it counts */
+  const walk = (fd: number, prefix: string, depth: number): boolean => {
+    if (countBeyond(fd, options.maxEntries - seen)) throw tooMany(prefix);
+    const { entries, broken } = listFolder('.');
+    seen += entries.length + broken.length;
+    if (seen > options.maxEntries) throw tooMany(prefix);
+    for (const name of broken) skip(escapeName(name), 'the name is not UTF-8');
+    const old = before.folders.get(prefix);
+    if (old !== undefined) walked.add(prefix);
+    const names: string[] = [];
+    const found: Indexed[] = [];
     let kept = 0;
-    const inner: string[] = [];
-    // Names are then looked up from the folder itself: as safe as by its descriptor, and three times as fast.
-    process.chdir(`/proc/self/fd/${at.fd}`);
-    for (const entry of entries(at)) {
-      seen += 1;
-      if (seen > options.maxEntries) throw new TreeTooLarge(`the tree has more than ${options.maxEntries} entries`);
+    let same = 0;
+    const note = (name: string, entry: Indexed | undefined, known: Indexed | undefined) => {
+      if (entry === undefined) return;
+      if (entry === known) same += 1;
+      else if (known === undefined || !sameEntry(known, entry)) differs(changed, `${prefix}/${name}`);
+      names.push(name);
+      found.push(entry);
+    };
+    for (const entry of entries) {
       const { name } = entry;
-      if (typeof name !== 'string') {
-        skip(escapeName(name), 'the name is not UTF-8');
-        continue;
-      }
-      if (name.startsWith(TEMPORARY)) continue;
-      const path = `${prefix}/${name}`;
-      if (path.length > MAX_SEGMENT_BYTES / 4) {
-        const allowed = canonicalPath(path);
-        if ('refused' in allowed) {
-          skip(escapeName(path), allowed.refused);
-          continue;
-        }
-      }
-      if (entry.isDirectory()) {
-        if (options.ignored(`${path}/`)) continue;
-        inner.push(name);
-      } else if (options.ignored(path)) continue;
-      else if (entry.isFile()) file(at, name, path);
-      else if (entry.isSymbolicLink()) link(name, path);
-      else {
-        skip(escapeName(path), 'it is neither file, link nor folder');
-        continue;
-      }
-      kept += 1;
+      if (options.ignored.matchesIn(prefix, name)) continue;
+      if (name.startsWith(TEMPORARY)) skip(shown(`${prefix}/${name}`), 'names that begin so are ours');
+      else if (prefix.length + name.length > 1_000 && 'refused' in canonicalPath(`${prefix}/${name}`))
+        skip(shown(`${prefix}/${name}`), 'its path is too long');
+      else if (entry.isDirectory()) {
+        kept += 1;
+        const empty = enter(fd, name, `${prefix}/${name}`, depth);
+        const known = old?.get(name);
+        if (empty) note(name, known?.kind === 'directory' ? known : directory(), known);
+      } else if (entry.isFile() || entry.isSymbolicLink()) {
+        kept += 1;
+        const known = old?.get(name);
+        note(name, leaf(name, prefix, known), known);
+      } else skip(shown(`${prefix}/${name}`), 'it is neither file, link nor folder');
     }
-    for (const name of inner) {
-      const path = `${prefix}/${name}`;
-      if (depth >= MAX_DEPTH) throw new TreeTooLarge(`folders are nested deeper than ${MAX_DEPTH}`);
-      using folder = openFolder(at, name);
-      if (walk(folder, path, depth + 1) === 0) {
-        note(path, directory(fstatSync(folder.fd, { bigint: true })), before.get(path));
+    if (old !== undefined && same === old.size && same === names.length) index.setFolder(prefix, old);
+    else {
+      const now = new Map<string, Indexed>();
+      for (const [i, name] of names.entries()) {
+        const entry = found[i];
+        if (entry !== undefined) now.set(name, entry);
       }
+      index.setFolder(prefix, now);
+      if (old !== undefined) gone(prefix, old, now);
     }
-    return kept;
+    return kept > 0;
   };
 
-  const file = (at: Folder, name: string, path: string) => {
-    const stats = lstatSync(name, LSTAT);
-    if (stats === undefined) return;
-    const old = before.get(path);
-    if (old !== undefined && !old.racy && sameStats(old, stats)) return void index.set(path, old);
-    if (stats.size > options.maxFileBytes) {
+  const gone = (prefix: string, old: FolderIndex, now: FolderIndex | undefined) => {
+    for (const name of old.keys()) {
+      const path = `${prefix}/${name}`;
+      if (now?.has(name) !== true && !options.ignored.matches(path)) differs(deleted, path);
+    }
+  };
+
+  /** @returns whether it is empty */
+  const enter = (parent: number, name: string, path: string, depth: number): boolean => {
+    if (depth >= MAX_DEPTH) throw new TreeTooLarge(`folders are nested deeper than ${MAX_DEPTH}: ${shown(path)}`);
+    let fd: number | undefined;
+    try {
+      fd = openFolderFd(name);
+      changeTo(fd);
+      return !walk(fd, path, depth + 1);
+    } catch (error) {
+      if (codeOf(error) === '') throw error;
+      unseen.push(path);
+      skip(shown(path), `it could not be looked into (${codeOf(error)})`);
+      return false;
+    } finally {
+      if (fd !== undefined) closeSync(fd);
+      changeTo(parent);
+    }
+  };
+
+  /** Undefined: it is not there, or can't be told of and was not before. */
+  const leaf = (name: string, prefix: string, old: Indexed | undefined): Indexed | undefined => {
+    try {
+      const stats = lstatSync(name);
+      if (old !== undefined && sameStats(old, stats) && isSettled(old, options.quietUntilMs)) return old;
+      if (stats.isSymbolicLink()) return link(name, stats);
       // Too large to be taken: offered without having been read, refused by its size.
-      return note(path, { ...base('regular', stats, nowNs), executable: isExecutable(stats), sha256: NOTHING }, old);
+      if (BigInt(stats.size) > options.maxFileBytes && stats.size !== old?.size) return regular(stats, NOTHING);
+      const hashed = hashFile(name) ?? hashFile(name);
+      if (hashed !== undefined) return hashed;
+      skip(shown(`${prefix}/${name}`), 'it changed while it was read, twice; it is left at its old version');
+    } catch (error) {
+      // Gone by now: not there.
+      if (codeOf(error) === 'ENOENT') return undefined;
+      if (!(error instanceof Unreadable) && codeOf(error) === '') throw error;
+      const why = error instanceof Unreadable ? error.message : `it could not be read (${codeOf(error)})`;
+      skip(shown(`${prefix}/${name}`), why);
     }
-    for (let attempt = 0; attempt < 2; attempt += 1) {
-      const hashed = hashFile(at, name, nowNs);
-      if (hashed !== undefined) return note(path, hashed, old);
-    }
-    if (old !== undefined) index.set(path, old);
-    skip(escapeName(path), 'it changed while it was read, twice; it is left at its old version');
-  };
-
-  const link = (name: string, path: string) => {
-    const stats = lstatSync(name, LSTAT);
-    if (stats === undefined) return;
-    const old = before.get(path);
-    if (old !== undefined && !old.racy && sameStats(old, stats)) return void index.set(path, old);
-    const target = readlinkSync(name, { encoding: 'buffer' });
-    if (!isUtf8(target)) return skip(escapeName(path), 'the target of the link is not UTF-8');
-    const sha256 = createHash('sha256').update(target).digest();
-    note(path, { ...base('symlink', stats, nowNs), executable: false, sha256, target: target.toString('utf8') }, old);
+    return old;
   };
 
   using top = openRoot(root);
   try {
-    walk(top, '', 0);
+    changeTo(top.fd);
+    walk(top.fd, '', 0);
   } finally {
     process.chdir('/');
   }
-  const deleted = [...before.keys()].filter(
-    (path) => !index.has(path) && !options.ignored(path) && !options.ignored(`${path}/`),
-  );
+  for (const [prefix, old] of before.folders) {
+    if (walked.has(prefix)) continue;
+    if (unseen.some((folder) => prefix === folder || prefix.startsWith(`${folder}/`))) index.setFolder(prefix, old);
+    else gone(prefix, old, undefined);
+  }
+  if (skips > skipped.length) skipped.push({ path: '/', reason: `${skips - skipped.length} more were left out` });
   return { index, changed, deleted, skipped };
 }
 
-/** Reads it once; undefined when it changed meanwhile or is no file any more. */
-export function hashFile(at: Folder, name: string, nowNs: bigint): Indexed | undefined {
+/** Reads it once; undefined when it changed meanwhile or is no file any more. The path must lead through no link. */
+export function hashFile(path: string | Buffer): Indexed | undefined {
   let fd: number;
   try {
-    fd = openSync(at.at(name), constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    fd = openFileFd(path);
   } catch (error) {
     if (['ENOENT', 'ELOOP', 'ENXIO'].includes(codeOf(error))) return undefined;
-    if (codeOf(error) === 'EACCES') return undefined;
     throw error;
   }
   try {
-    const stats = fstatSync(fd, { bigint: true });
-    if (!stats.isFile()) return undefined;
-    const hash = createHash('sha256');
-    const buffer = Buffer.allocUnsafe(Math.min(1 << 20, Math.max(4_096, Number(stats.size))));
-    for (let read = readSync(fd, buffer); read > 0; read = readSync(fd, buffer)) hash.update(buffer.subarray(0, read));
-    const after = fstatSync(fd, { bigint: true });
-    if (after.size !== stats.size || after.mtimeNs !== stats.mtimeNs) return undefined;
-    return { ...base('regular', after, nowNs), executable: isExecutable(after), sha256: hash.digest() };
+    return hashOpen(fd);
   } finally {
     closeSync(fd);
   }
 }
 
-/** The entry as it is now, without reading it: for what was just written by us, with this hash. */
-export function indexed(stats: BigIntStats, sha256: Buffer, target?: string): Indexed {
-  const nowNs = BigInt(Date.now()) * 1_000_000n;
-  if (stats.isDirectory()) return directory(stats);
-  if (target !== undefined) return { ...base('symlink', stats, nowNs), executable: false, sha256, target };
-  return { ...base('regular', stats, nowNs), executable: isExecutable(stats), sha256 };
+/** The same of one that is open, at its start. */
+export function hashOpen(fd: number): Indexed | undefined {
+  const stats = fstatSync(fd);
+  if (!stats.isFile()) return undefined;
+  const hash = createHash('sha256');
+  const buffer = Buffer.allocUnsafe(Math.min(1 << 20, Math.max(4_096, stats.size + 1)));
+  let bytes = 0;
+  for (let read = readSync(fd, buffer); read > 0; read = readSync(fd, buffer)) {
+    hash.update(buffer.subarray(0, read));
+    bytes += read;
+    // Somebody appends as fast as we read.
+    if (bytes > stats.size) return undefined;
+  }
+  const after = fstatSync(fd);
+  if (bytes !== stats.size || after.size !== stats.size || after.mtimeMs !== stats.mtimeMs) return undefined;
+  return regular(after, hash.digest('binary'));
 }
 
-function base(kind: Indexed['kind'], stats: BigIntStats, nowNs: bigint) {
-  const { size, mtimeNs, ctimeNs, ino } = stats;
-  return { kind, size, mtimeNs, ctimeNs, ino, racy: nowNs - ctimeNs < RACY_NS };
+/** A file as it is now, with a hash that is known: what was just written by us. */
+export function regular({ size, mtimeMs, ctimeMs, ino, mode }: Stats, sha256: string): Indexed {
+  return { kind: 'regular', size, mtimeMs, ctimeMs, ino, executable: (mode & 0o111) !== 0, sha256 };
 }
 
-function directory(stats: BigIntStats): Indexed {
-  return { ...base('directory', stats, 0n), size: 0n, racy: false, executable: false, sha256: NOTHING };
+/** @throws Unreadable when what it points to has no name that can be told */
+export function link(path: string | Buffer, { mtimeMs, ctimeMs, ino, size }: Stats): Indexed {
+  const target = readlinkSync(path, { encoding: 'buffer' });
+  if (!isUtf8(target)) throw new Unreadable('the target of the link is not UTF-8');
+  const sha256 = createHash('sha256').update(target).digest('binary');
+  return { kind: 'symlink', size, mtimeMs, ctimeMs, ino, executable: false, sha256, target: target.toString('utf8') };
 }
 
-function sameStats(old: Indexed, now: BigIntStats): boolean {
+/** One that is empty; it has nothing that could change. */
+export function directory(): Indexed {
+  return { kind: 'directory', size: 0, mtimeMs: 0, ctimeMs: 0, ino: 0, executable: false, sha256: NOTHING };
+}
+
+class Unreadable extends Error {}
+
+/** It was at rest when the tree could be written to again, so that any change since shows in its times. */
+export function isSettled({ ctimeMs }: Pick<Indexed, 'ctimeMs'>, quietUntilMs: number): boolean {
+  return ctimeMs < quietUntilMs - (Number.isInteger(ctimeMs / 1_000) ? COARSE_TICK_MS : TICK_MS);
+}
+
+function sameEntry(a: Indexed, b: Indexed): boolean {
+  return a.kind === b.kind && a.executable === b.executable && a.sha256 === b.sha256 && a.target === b.target;
+}
+
+function sameStats(old: Indexed, now: Stats): boolean {
   return (
     old.size === now.size &&
-    old.mtimeNs === now.mtimeNs &&
-    old.ctimeNs === now.ctimeNs &&
+    old.mtimeMs === now.mtimeMs &&
+    old.ctimeMs === now.ctimeMs &&
     old.ino === now.ino &&
-    old.executable === isExecutable(now)
+    old.kind === kindOf(now.mode)
   );
 }
 
-function isExecutable(stats: BigIntStats): boolean {
-  return (stats.mode & 0o111n) !== 0n;
+function kindOf(mode: number): Indexed['kind'] | undefined {
+  const type = mode & constants.S_IFMT;
+  return type === constants.S_IFREG ? 'regular' : type === constants.S_IFLNK ? 'symlink' : undefined;
+}
+
+function changeTo(fd: number): void {
+  const path = `/proc/self/fd/${fd}`;
+  try {
+    process.chdir(path);
+  } catch (error) {
+    // Listed, but not to be entered, by its owner's own choice.
+    if (codeOf(error) !== 'EACCES') throw error;
+    fchmodSync(fd, (fstatSync(fd).mode & 0o777) | 0o700);
+    process.chdir(path);
+  }
+}
+
+function shown(path: string): string {
+  return escapeName(path === '' ? '/' : path);
 }

@@ -8,6 +8,8 @@ export const SUBRESOURCES = {
   versions: ['get'],
   diff: ['get'],
   restore: ['create'],
+  export: ['get'],
+  import: ['create', 'update'],
   kv: ['get', 'update', 'delete'],
   log: ['get'],
 } as const satisfies Readonly<Record<string, readonly string[]>>;

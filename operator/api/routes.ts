@@ -6,6 +6,7 @@ import type { Handler } from './call.ts';
 import { SUBRESOURCES, type Subresource } from './discovery.ts';
 import { deleteFiles, getFiles, postFiles, putFiles } from './files.ts';
 import { getDiff, getLog, getVersions, postRestore } from './history.ts';
+import { getExport, postImport, putImport } from './transfer.ts';
 import { deleteKv, getKv, putKv } from './kv.ts';
 
 type Verb = 'get' | 'create' | 'update' | 'delete';
@@ -22,6 +23,8 @@ const HANDLERS: Readonly<Record<Subresource, Readonly<Partial<Record<Verb, Handl
   versions: { get: getVersions },
   diff: { get: getDiff },
   restore: { create: postRestore },
+  export: { get: getExport },
+  import: { create: postImport, update: putImport },
   kv: { get: getKv, update: putKv, delete: deleteKv },
   log: { get: getLog },
 };

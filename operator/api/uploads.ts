@@ -6,6 +6,9 @@ import type { UploadRow } from '../store/api-store.ts';
 import { answerJson, bodyOf, flagOf, idempotencyOf, ifMatchOf, numberOf, pathOf, type Call } from './call.ts';
 import { answerWritten, change, write } from './writes.ts';
 
+/** No path of a file begins without a slash. */
+const IMPORT = 'import';
+const EXPORT_FACTOR = 16;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 export async function beginUpload(call: Call): Promise<void> {
@@ -13,19 +16,28 @@ export async function beginUpload(call: Call): Promise<void> {
   answerJson(call, uploadOf(await store.createUpload(workspace.id, pathOf(call.query), identity.user, signal)), 201);
 }
 
+/** Of a whole export; what it is is looked at when it is there. */
+export async function beginImport(call: Call): Promise<void> {
+  const { store, workspace, identity, signal } = call;
+  answerJson(call, uploadOf(await store.createUpload(workspace.id, IMPORT, identity.user, signal)), 201);
+}
+
 export async function showUpload(call: Call): Promise<void> {
-  answerJson(call, uploadOf(await find(call)));
+  answerJson(call, uploadOf(await findUpload(call)));
 }
 
 export async function putUpload(call: Call): Promise<void> {
-  const upload = await find(call);
+  const upload = await findUpload(call);
   const offset = numberOf(call.query, 'offset') ?? Number(upload.bytes);
-  const limit = parseQuantity(call.workspace.effective.files.maxFileSize) ?? 0;
+  const { maxFileSize, maxTotalSize } = call.workspace.effective.files;
+  // An export has old contents too.
+  const limit =
+    upload.path === IMPORT ? (parseQuantity(maxTotalSize) ?? 0) * EXPORT_FACTOR : (parseQuantity(maxFileSize) ?? 0);
   const data = await bodyOf(call, PART_BYTES);
   if (offset + data.length > limit)
     throw new PermanentError(
       'FileTooLarge',
-      `with this part the file would have ${offset + data.length} bytes, files.maxFileSize is ${call.workspace.effective.files.maxFileSize}`,
+      `with this part it would have ${offset + data.length} bytes, at most ${limit} are taken here (files.maxFileSize is ${maxFileSize}, maxTotalSize ${maxTotalSize})`,
     );
   const bytes = await call.store.putPart(call.workspace.id, upload.id, offset, data, call.signal);
   answerJson(call, { ...uploadOf(upload), offset: bytes });
@@ -36,7 +48,7 @@ export async function completeUpload(call: Call): Promise<void> {
   const idempotency = idempotencyOf(call, '');
   // It was completed, and only the answer was lost.
   const before = idempotency === undefined ? undefined : await store.answered(workspace, idempotency.key, signal);
-  const upload = before === undefined ? await find(call) : undefined;
+  const upload = before === undefined ? await findUpload(call) : undefined;
   const executable = flagOf(call.query, 'executable');
   const { sha256, size } =
     upload === undefined
@@ -62,12 +74,12 @@ export async function completeUpload(call: Call): Promise<void> {
 }
 
 export async function dropUpload(call: Call): Promise<void> {
-  const { id } = await find(call);
+  const { id } = await findUpload(call);
   await call.store.dropUpload(call.workspace.id, id, call.signal);
   call.response.writeHead(204).end();
 }
 
-async function find({ store, workspace, query, signal }: Call): Promise<UploadRow> {
+export async function findUpload({ store, workspace, query, signal }: Call): Promise<UploadRow> {
   const id = query.get('upload') ?? '';
   const row = UUID.test(id) ? await store.getUpload(workspace.id, id, signal) : undefined;
   if (row === undefined)

@@ -4,6 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { DEFAULTS } from '../../crds/defaults.ts';
+import { parseQuantity } from '../../crds/quantity.ts';
 import { OutputStream, type Finished } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
 import { TransientError } from '../errors.ts';
 import { headTail } from '../files/head-tail.ts';
@@ -15,7 +16,8 @@ import { collect, putBack, type Collected } from './collect.ts';
 import { outcomeSchema, unknownOutcome, type Outcome } from './outcome.ts';
 import type { OwnedWorkspace, Ownership } from './ownership.ts';
 import type { SandboxProvider } from './provider.ts';
-import { WINDOW_BYTES, type Meeting, type News, type Session } from './session.ts';
+import type { Meeting } from './meeting.ts';
+import { WINDOW_BYTES, type News, type Session } from './session.ts';
 import { readySession } from './ready-session.ts';
 import { whyLost } from './why-lost.ts';
 
@@ -54,6 +56,8 @@ export type ExecutorDeps = Readonly<{
   provider: SandboxProvider;
   meeting: (workspace: string) => Meeting;
   log: Logger;
+  /** From the end of a command's time to what became of it, the comparing of its tree included. */
+  reportMs?: number;
   /** The workspace's log has grown. */
   onEvents?: (workspace: string) => void;
 }>;
@@ -61,6 +65,10 @@ export type ExecutorDeps = Readonly<{
 const GRACE_MS = 5_000;
 /** How long a broker that was attached may stay away before its pod is asked for anew. */
 const REATTACH_MS = 3_000;
+/** Comparing a tree that is as large as may be takes a minute or two; its sandbox may be away for a while meanwhile. */
+const REPORT_MS = 600_000;
+/** setTimeout takes no more. */
+const MAX_TIMER_MS = 0x7fffffff;
 
 export function createExecutor(deps: ExecutorDeps): Executor {
   const { store, ownership, log } = deps;
@@ -173,9 +181,28 @@ export function createExecutor(deps: ExecutorDeps): Executor {
       return { ...headTail(all, DEFAULTS.output.modelBytes), outputBytes: all.length };
     };
     const watchdog = ensureWhileAway(owned, meeting);
+    const late = new AbortController();
+    const deadline = setTimeout(
+      () => late.abort(),
+      Math.min(MAX_TIMER_MS, x.timeoutMs + GRACE_MS + (deps.reportMs ?? REPORT_MS)),
+    );
+    const until = AbortSignal.any([owned.signal, late.signal]);
     try {
       for (;;) {
-        const news = await inbox.next(owned.signal);
+        const news = await inbox.next(until).catch((error: unknown) => {
+          if (owned.signal.aborted || !late.signal.aborted) throw error;
+          return undefined;
+        });
+        if (news === undefined) {
+          const silent = session ?? meeting.session;
+          const given = await giveUp(
+            'SandboxLost',
+            'its sandbox did not report how it ended; what it did in the workspace is not kept',
+            silent,
+          );
+          silent?.restart('an execution was not reported');
+          return given;
+        }
         switch (news.$case) {
           case 'output': {
             output.push(news.value.data);
@@ -225,6 +252,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         }
       }
     } finally {
+      clearTimeout(deadline);
       watchdog[Symbol.dispose]();
       signal.removeEventListener('abort', cancel);
       meeting.unwatch(x.id);
@@ -237,7 +265,7 @@ export function createExecutor(deps: ExecutorDeps): Executor {
     ): Promise<(Outcome & { execution: string }) | undefined> {
       let collected: Collected;
       try {
-        collected = await collect({ store, owned, meeting, session: from, execution: x.id, offers }, owned.signal);
+        collected = await collect({ store, owned, meeting, execution: x.id, offers }, owned.signal);
       } catch (error) {
         if (!(error instanceof TransientError) || error.reason !== 'SandboxLost') throw error;
         offers.length = 0;
@@ -327,8 +355,10 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         const wrong = [...new Set([...(collected?.putBack ?? []), ...conflicts, ...others.map(({ path }) => path)])];
         if (collected === undefined) to.setSynced(undefined);
         else if (to.synced() !== undefined) to.setSynced(head);
-        for await (const page of putBack(store, owned, wrong))
+        for await (const page of putBack(store, owned, wrong)) {
           to.send({ $case: 'settle', value: { execution: x.id, version: head, putBack: page, last: false } });
+          await to.drained();
+        }
         to.send({ $case: 'settle', value: { execution: x.id, version: head, putBack: [], last: true } });
       } catch (err) {
         to.setSynced(undefined);
@@ -373,7 +403,12 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         baseVersion: session.synced() ?? owned.head,
         outputCredit: BigInt(WINDOW_BYTES),
         outputLimit: BigInt(DEFAULTS.output.storedBytes),
-        collect: { ignored: [...files.ignored], maxEntries: files.maxFiles * 4 + 10_000, maxFileBytes: 1n << 40n },
+        collect: {
+          ignored: [...files.ignored],
+          maxEntries: files.maxFiles * 4 + 10_000,
+          // What is larger is refused by its size, so nobody need read it.
+          maxFileBytes: BigInt(Math.floor(parseQuantity(files.maxFileSize) ?? 0)),
+        },
       },
     });
   }

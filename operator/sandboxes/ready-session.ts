@@ -5,7 +5,8 @@ import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { Logger } from '../telemetry/log.ts';
 import type { OwnedWorkspace } from './ownership.ts';
 import type { SandboxProvider } from './provider.ts';
-import type { Meeting, Session } from './session.ts';
+import type { Meeting } from './meeting.ts';
+import type { Session } from './session.ts';
 import { syncTo } from './sync.ts';
 
 /** A sandbox that is attached, with a guest whose tree equals the head. */
@@ -20,7 +21,7 @@ export async function readySession(
     const session = await meeting.sessionThat((s) => s.guestConnected(), signal);
     try {
       await owned.settling;
-      await syncTo(deps.store, owned, meeting, session, signal);
+      await syncTo(deps.store, owned, session, signal);
       return session;
     } catch (error) {
       if (signal.aborted || error instanceof FenceLost) throw error;

@@ -115,16 +115,24 @@ export function blobQueries(
       }
       const from = range?.from ?? 0;
       const to = Math.min(range?.to ?? Number(blob.size), Number(blob.size));
-      for (let ordinal = Math.floor(from / CHUNK_BYTES); ordinal * CHUNK_BYTES < to; ordinal += READ_CHUNKS) {
-        const rows = await db.query<{ ordinal: number; data: Buffer }>(
-          'blob-chunks',
-          `SELECT ordinal, data FROM blob_chunk WHERE tenant = $1 AND sha256 = $2 AND ordinal >= $3 AND ordinal < $4 ORDER BY ordinal`,
-          [tenant, sha256, ordinal, Math.min(ordinal + READ_CHUNKS, Math.ceil(to / CHUNK_BYTES))],
+      const end = Math.ceil(to / CHUNK_BYTES);
+      const read = async (first: number) => {
+        if (first >= end) return [];
+        return await db.bytes(
+          `SELECT data FROM blob_chunk WHERE tenant = '${uuid(tenant)}' AND sha256 = '\\x${sha256.toString('hex')}'
+             AND ordinal >= ${first} AND ordinal < ${Math.min(first + READ_CHUNKS, end)} ORDER BY ordinal`,
           signal,
         );
-        for (const row of rows) {
-          const start = row.ordinal * CHUNK_BYTES;
-          const data = decode(row.data, blob.codec);
+      };
+      let next = read(Math.floor(from / CHUNK_BYTES));
+      for (let ordinal = Math.floor(from / CHUNK_BYTES); ordinal < end; ordinal += READ_CHUNKS) {
+        const chunks = await next;
+        next = read(ordinal + READ_CHUNKS);
+        // Read ahead: when nobody wants more, nobody hears that it failed.
+        next.catch(() => undefined);
+        for (const [i, chunk] of chunks.entries()) {
+          const start = (ordinal + i) * CHUNK_BYTES;
+          const data = decode(chunk, blob.codec);
           yield data.subarray(Math.max(0, from - start), Math.min(data.length, to - start));
         }
       }
@@ -146,6 +154,12 @@ export function blobQueries(
       );
     },
   };
+}
+
+/** For a statement that takes no parameters. @throws when it is none */
+function uuid(text: string): string {
+  if (!/^[0-9a-f-]{36}$/i.test(text)) throw new Error(`${text} is no uuid`);
+  return text;
 }
 
 /** Blobs and chunks in one statement: no reader ever finds the one without the others. */

@@ -1,6 +1,7 @@
 /** Connections to Postgres, and the one door for its errors. */
 import { Pool, types, type PoolConfig, type QueryResultRow } from 'pg';
 import { PermanentError, TransientError } from '../errors.ts';
+import { copyOut } from './copy-out.ts';
 
 /** int8 as bigint: versions, sequences and epochs outgrow no number in a test and every number in a year. */
 const INT8 = 20;
@@ -17,6 +18,8 @@ export type Database = Readonly<{
     values: readonly unknown[],
     signal?: AbortSignal,
   ): Promise<T[]>;
+  /** The one column of bytes of a SELECT that has its values in it: the caller answers for what they are. */
+  bytes(select: string, signal?: AbortSignal): Promise<Buffer[]>;
   /** Several statements, all or nothing. The connection is the caller's until `work` settles. */
   transaction<T>(work: (query: Database['query']) => Promise<T>, signal?: AbortSignal): Promise<T>;
   close(): Promise<void>;
@@ -83,6 +86,21 @@ export function openDatabase(
         return (await pool.query({ name, text, values: [...values] })).rows;
       } catch (error) {
         throw translate(error);
+      }
+    },
+    bytes: async (select, signal) => {
+      signal?.throwIfAborted();
+      const client = await pool.connect().catch((error: unknown) => {
+        throw translate(error);
+      });
+      let broken: Error | undefined;
+      try {
+        return await copyOut(client, select);
+      } catch (error) {
+        broken = error instanceof Error ? error : new Error(String(error));
+        throw translate(error);
+      } finally {
+        client.release(broken);
       }
     },
     transaction: async (work, signal) => {

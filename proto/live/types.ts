@@ -28,6 +28,10 @@ export const HEADERS = {
   mode: 'lathe-mode',
   /** Cursor to go on with where an answer has no body to say it in. */
   continue: 'lathe-continue',
+  /** Of the log that an export has. */
+  seq: 'lathe-seq',
+  /** Bytes of the whole export. */
+  size: 'lathe-size',
 } as const;
 
 export type FileKind = 'regular' | 'symlink' | 'directory';
@@ -156,6 +160,19 @@ export type LogLine = Readonly<{
   execution?: string;
   actor?: string;
   payload: unknown;
+}>;
+
+/** `POST …/import?upload=`; while it is not `complete`, ask again. */
+export type ImportResult = Readonly<{
+  kind: 'ImportResult';
+  apiVersion: typeof API_VERSION;
+  complete: boolean;
+  dryRun: boolean;
+  /** How far it is. */
+  version: number;
+  /** In the export. */
+  versions: number;
+  values: number;
 }>;
 
 /** `metav1.Status`: what every error is. `reason` is one of RESOURCES "Errors" or one of Kubernetes' own. */

@@ -15,7 +15,7 @@ CREATE TABLE version_info (
   deleted int NOT NULL,
   PRIMARY KEY (workspace, version)
 );
-CREATE INDEX file_version_by_version ON file_version (workspace, version);
+CREATE INDEX file_version_by_version ON file_version (workspace, version, path);
 
 CREATE TABLE kv (
   workspace uuid NOT NULL REFERENCES workspace ON DELETE CASCADE,

@@ -85,6 +85,23 @@ describe('killed in the middle of a command', () => {
   });
 });
 
+test('a guest that never reports is not waited for: the outcome is unknown, and the next command runs in another', async () => {
+  const before = world.replica;
+  world.replica = await world.startReplica({ reportMs: 1_000 });
+  try {
+    const workspace = await world.workspace();
+    const owned = await world.own(workspace);
+    await world.run(owned, 'echo kept > kept');
+    const result = await world.run(owned, 'echo lost > lost; kill -STOP $PPID; sleep 100', { timeoutMs: 200 });
+    expect(result).toMatchObject({ state: 'unknown', reason: 'SandboxLost', files: { created: 0 } });
+    sandboxOf(workspace.id).guest.kill('SIGKILL');
+    world.provider.restart(workspace.id, 'guest');
+    expect((await world.run(owned, 'ls')).head).toBe('kept\n');
+  } finally {
+    world.replica = before;
+  }
+});
+
 test('a broker that dials a replica which does not own the workspace is sent to the one that does', async () => {
   const workspace = await world.workspace();
   const owned = await world.own(workspace);
@@ -115,11 +132,15 @@ describe('S2: a sandbox reports only what it was sent, once', () => {
     await expect(forged(newId(), row?.boot ?? '')).rejects.toThrow(ExecutionNotDispatched);
     const meeting = world.replica.meeting(workspace.id);
     const before = await world.store.readEvents(workspace.id, {});
-    meeting.deliver({ $case: 'lost', value: { execution: done.execution, reason: 'forged' } });
-    meeting.deliver({
-      $case: 'offer',
-      value: { execution: newId(), baseVersion: 0n, changes: [], skipped: [], last: true, files: 0 },
-    });
+    const { signal } = new AbortController();
+    await meeting.deliver({ $case: 'lost', value: { execution: done.execution, reason: 'forged' } }, signal);
+    await meeting.deliver(
+      {
+        $case: 'offer',
+        value: { execution: newId(), baseVersion: 0n, changes: [], skipped: [], last: true, files: 0 },
+      },
+      signal,
+    );
     expect(await world.run(owned, 'true')).toMatchObject({ state: 'done' });
     const after = await world.store.readEvents(workspace.id, {});
     expect(after.slice(before.length).map((e) => e.type)).toEqual(['execution.dispatched', 'execution.done']);
@@ -141,9 +162,10 @@ test('F11: a forged diff that names a parent is refused, and the rest of it is c
     inline: Buffer.from('x'),
   };
   // What a hostile guest could send in place of its own offer.
-  meeting.deliver = (news) =>
+  meeting.deliver = (news, signal) =>
     deliver(
       news.$case === 'offer' ? { ...news, value: { ...news.value, changes: [forged, ...news.value.changes] } } : news,
+      signal,
     );
   const result = await world.run(owned, 'echo good > good');
   meeting.deliver = deliver;

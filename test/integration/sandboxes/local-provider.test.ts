@@ -1,3 +1,4 @@
+import { expect } from 'vitest';
 import { sandboxProviderConformance } from '../../conformance/sandbox-provider.ts';
 import { useSandboxes } from './world.ts';
 
@@ -20,6 +21,8 @@ sandboxProviderConformance('the Local provider', async () => {
       const sandbox = world.provider.sandboxes.get(workspace.id);
       sandbox?.broker.kill('SIGKILL');
       sandbox?.guest.kill('SIGKILL');
+      // Until it is noticed, a command could still be sent to it, and would be lost with it.
+      await expect.poll(() => world.replica.meeting(workspace.id).session).toBeUndefined();
       await world.provider.replace(workspace);
     },
   };

@@ -10,7 +10,7 @@ import { localProvider, type LocalProvider } from '../../../operator/sandboxes/l
 import { createMeetings } from '../../../operator/sandboxes/meetings.ts';
 import { createWriter, type Writer } from '../../../operator/sandboxes/writer.ts';
 import { Ownership, type OwnedWorkspace } from '../../../operator/sandboxes/ownership.ts';
-import type { Meeting } from '../../../operator/sandboxes/session.ts';
+import type { Meeting } from '../../../operator/sandboxes/meeting.ts';
 import { newId } from '../../../operator/store/ids.ts';
 import type { WorkspaceRow } from '../../../operator/store/rows.ts';
 import type { WorkspaceStore } from '../../../operator/store/workspace-store.ts';
@@ -31,7 +31,12 @@ export type SandboxWorld = Omit<Fixture, 'replica'> & {
   provider: LocalProvider;
   replica: Replica;
   folder: string;
-  startReplica(options?: { port?: number; store?: WorkspaceStore; authenticate?: Authenticate }): Promise<Replica>;
+  startReplica(options?: {
+    port?: number;
+    store?: WorkspaceStore;
+    authenticate?: Authenticate;
+    reportMs?: number;
+  }): Promise<Replica>;
   own(workspace: WorkspaceRow, replica?: Replica): Promise<OwnedWorkspace>;
   run(
     owned: OwnedWorkspace,
@@ -80,7 +85,12 @@ export function useSandboxes(): SandboxWorld {
           }
         : {}),
     });
-    world.startReplica = async ({ port = 0, store = world.store, authenticate = world.provider.authenticate } = {}) => {
+    world.startReplica = async ({
+      port = 0,
+      store = world.store,
+      authenticate = world.provider.authenticate,
+      reportMs,
+    } = {}) => {
       const leaf = await issueLeaf(
         authority,
         { commonName: 'lathe-turns', names: [TLS_NAME], addresses: ['127.0.0.1'] },
@@ -105,7 +115,14 @@ export function useSandboxes(): SandboxWorld {
       address = `127.0.0.1:${server.port}`;
       const ownership = new Ownership({ store, replica: newId(), address, log });
       cell.ownership = ownership;
-      const executor = createExecutor({ store, ownership, provider: world.provider, meeting, log });
+      const executor = createExecutor({
+        store,
+        ownership,
+        provider: world.provider,
+        meeting,
+        log,
+        ...(reportMs === undefined ? {} : { reportMs }),
+      });
       cell.executor = executor;
       let running: Promise<void> | undefined;
       await new Promise<void>((ready) => (running = ownership.run(ready, stop.signal)));

@@ -455,10 +455,12 @@ export interface Synced {
   _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
 }
 
-/** Asks the peer for contents over Bulk. A batch of at most 4 MiB is outstanding. */
+/** Asks the peer for contents over Bulk. A batch of at most 4 MiB is outstanding, or one larger content. */
 export interface Want {
   execution: string;
   sha256: Buffer[];
+  /** Beside sha256: how much of each is there already, so that a transfer that was cut goes on. None: all from 0. */
+  from: bigint[];
   _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
 }
 
@@ -4351,7 +4353,7 @@ export const Synced: MessageFns<Synced> = {
 };
 
 function createBaseWant(): Want {
-  return { execution: "", sha256: [], _unknownFields: {} };
+  return { execution: "", sha256: [], from: [], _unknownFields: {} };
 }
 
 export const Want: MessageFns<Want> = {
@@ -4361,6 +4363,16 @@ export const Want: MessageFns<Want> = {
     }
     for (const v of message.sha256) {
       writer.uint32(18).bytes(v!);
+    }
+    if (message.from.length !== 0) {
+      writer.uint32(802).fork();
+      for (const v of message.from) {
+        if (BigInt.asUintN(64, v) !== v) {
+          throw new globalThis.Error("a value provided in array field from of type uint64 is too large");
+        }
+        writer.uint64(v);
+      }
+      writer.join();
     }
     if (message._unknownFields !== undefined) {
       for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
@@ -4402,6 +4414,24 @@ export const Want: MessageFns<Want> = {
             message.sha256.push(Buffer.from(reader.bytes()));
             continue;
           }
+          case 100: {
+            if (tag === 800) {
+              message.from.push(reader.uint64() as bigint);
+
+              continue;
+            }
+
+            if (tag === 802) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.from.push(reader.uint64() as bigint);
+              }
+
+              continue;
+            }
+
+            break;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4428,6 +4458,7 @@ export const Want: MessageFns<Want> = {
       sha256: globalThis.Array.isArray(object?.sha256)
         ? object.sha256.map((e: any) => Buffer.from(bytesFromBase64(e)))
         : [],
+      from: globalThis.Array.isArray(object?.from) ? object.from.map((e: any) => BigInt(e)) : [],
     };
   },
 
@@ -4439,6 +4470,9 @@ export const Want: MessageFns<Want> = {
     if (message.sha256?.length) {
       obj.sha256 = message.sha256.map((e) => base64FromBytes(e));
     }
+    if (message.from?.length) {
+      obj.from = message.from.map((e) => e.toString());
+    }
     return obj;
   },
 
@@ -4449,6 +4483,7 @@ export const Want: MessageFns<Want> = {
     const message = createBaseWant();
     message.execution = object.execution ?? "";
     message.sha256 = object.sha256?.map((e) => e) || [];
+    message.from = object.from?.map((e) => BigInt(e)) || [];
     return message;
   },
 };
