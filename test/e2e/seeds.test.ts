@@ -101,7 +101,7 @@ describe('a workspace with a seed from Git', () => {
     ['metadata', 'http://169.254.169.254/latest', 'not encrypted'],
     ['metadata-tls', 'https://169.254.169.254/latest', 'no public address'],
     ['api-server', 'https://API_SERVER/x', 'no public address'],
-  ])('S6: %s is not called', async ([name, address, says]) => {
+  ] as const)('S6: %s is not called', async ([name, address, says]) => {
     const { clusterIP } = (await world.get('service', 'kubernetes', 'default')).spec as { clusterIP?: string };
     const from = address.replace('API_SERVER', clusterIP ?? '');
     await world.apply(world.workspace(name, { seed: { git: { url: from } } }));

@@ -1,6 +1,9 @@
 /** Seeds from real Git servers: what arrives, what never does, and how each failure is said. */
 import { execFile } from 'node:child_process';
-import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { chmod, mkdir, mkdtemp, readdir, readlink, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
@@ -288,6 +291,29 @@ describe('what can not be fetched', () => {
     expect((await world.attempt(workspace)).seed_message).toMatch(/answers 503/);
     server.answer(undefined);
     expect(failed(await world.attempt(workspace))).toBe('Done: ');
+  });
+
+  test('a server that stops in the middle costs the time of a try, and no process of it is left', async () => {
+    let requests = 0;
+    const hanging = createServer((_request, response) => {
+      requests += 1;
+      // The first one is ours; git's are never answered.
+      if (requests === 1) response.end();
+    }).listen(0, '127.0.0.1');
+    await once(hanging, 'listening');
+    const { port } = hanging.address() as AddressInfo;
+    const row = await world.attempt(await world.seeded({ git: { url: url('git.test', port) } }), { timeoutMs: 1_500 });
+    expect([row.seed_state, row.seed_message]).toEqual([
+      'Ready',
+      expect.stringMatching(/^waiting: it was not done after 1.5 s/),
+    ]);
+    expect(requests).toBeGreaterThan(1);
+    hanging.closeAllConnections();
+    hanging.close();
+    const left: string[] = [];
+    for (const pid of (await readdir('/proc')).filter((name) => /^\d+$/.test(name)))
+      if ((await readlink(`/proc/${pid}/cwd`).catch(() => '')).startsWith(world.folder)) left.push(pid);
+    expect([left, await world.leftovers()]).toEqual([[], []]);
   });
 
   test('F5: a repository over the limits fails with the limit, .git included', async () => {
