@@ -6,6 +6,7 @@ import type { workspaceClassSpec, workspaceClassStatus } from './workspace-class
 import type { effectiveSpec, workspaceSpec, workspaceStatus } from './workspace.ts';
 
 export type WorkspaceSpec = z.infer<typeof workspaceSpec>;
+export type SeedSpec = NonNullable<WorkspaceSpec['seed']>;
 export type WorkspaceStatus = z.infer<typeof workspaceStatus>;
 export type EffectiveSpec = z.infer<typeof effectiveSpec>;
 export type TurnSpec = z.infer<typeof turnSpec>;

@@ -65,8 +65,86 @@ const environment = z
   })
   .meta({ description: 'What commands run in.' });
 
+/** One host, at most one port, no credentials; `git@host:path` is what people paste. */
+const GIT_URL =
+  '^(https?://[^/@\\s]+/\\S*|ssh://([A-Za-z0-9._-]+@)?[^/@\\s-][^/@\\s]*/\\S+|[A-Za-z0-9._-]+@[A-Za-z0-9][A-Za-z0-9.-]*:[^/\\s]\\S*)$';
+const ARCHIVE_URL = '^https?://[^/@\\s]+/\\S*$';
+
+const git = z
+  .object({
+    url: text(
+      'https://host/path, ssh://user@host/path or user@host:path. Without credentials: they belong into a Secret.',
+      2_048,
+    )
+      .min(1)
+      .meta(
+        rules({
+          rule: `self.matches(r'${GIT_URL}')`,
+          message:
+            'git.url must be https://host/path, ssh://user@host/path or user@host:path, without a password in it (secretName names a Secret)',
+        }),
+      ),
+    ref: text("A branch, a tag or a whole commit hash. Absent: the repository's default branch.", 255)
+      .min(1)
+      .regex(/^[^-\s~^:?*[\\][^\s~^:?*[\\]*$/)
+      .optional(),
+    depth: z
+      .int()
+      .min(0)
+      .max(1_000_000)
+      .meta({ description: 'Commits of history: 1 (the default) is the newest alone, 0 is all of it.' })
+      .optional(),
+    secretName: objectName(
+      'A Secret of the same namespace, of the type kubernetes.io/basic-auth (username, password) for https, or kubernetes.io/ssh-auth (ssh-privatekey, and known_hosts beside it) for ssh. The turn controller needs the right to get it; the condition says how.',
+    ).optional(),
+  })
+  .meta({
+    description:
+      'A Git repository, cloned by the turn controller; .git is kept, submodules are not fetched, hooks are not run. No credential gets into the workspace.',
+  });
+
+const archive = z
+  .object({
+    url: text('https://host/path of a .tar.gz, .tar.zst or .zip.', 2_048)
+      .min(1)
+      .meta(
+        rules({
+          rule: `self.matches(r'${ARCHIVE_URL}')`,
+          message: 'archive.url must be https://host/path, without a password in it',
+        }),
+      ),
+    sha256: z
+      .string()
+      .regex(/^[0-9a-f]{64}$/)
+      .meta({ description: 'Of the archive, in hexadecimal. Nothing of it is used before it was compared.' }),
+    format: z
+      .enum(['tar.gz', 'tar.zst', 'zip'])
+      .meta({ description: "Absent: by the URL's ending (.tgz is tar.gz)." })
+      .optional(),
+    stripComponents: z
+      .int()
+      .min(0)
+      .max(64)
+      .meta({ description: 'Leading folders that are taken off each path; what has no more than these is left out.' })
+      .optional(),
+  })
+  .meta({ description: 'An archive of the web, fetched and unpacked by the turn controller.' });
+
 const seed = z
   .object({
+    git: git.optional(),
+    archive: archive.optional(),
+    workspace: z
+      .object({
+        name: objectName('A Workspace of the same namespace.').max(50),
+        version: z
+          .int()
+          .min(1)
+          .meta({ description: 'Version of its files. Absent: its head when this seed is made.' })
+          .optional(),
+      })
+      .meta({ description: 'The files of another Workspace, as they are at a version. Nothing is copied but rows.' })
+      .optional(),
     configMap: z
       .object({
         name: objectName('A ConfigMap of the same namespace.'),
@@ -87,8 +165,15 @@ const seed = z
       .optional(),
   })
   .meta({
-    description: 'What the workspace holds at first, committed as version 1 before the first turn.',
-    ...rules({ rule: 'has(self.configMap)', message: 'seed needs one source: configMap' }, immutable('seed')),
+    description:
+      'What the workspace holds at first, committed as version 1 before the first turn; turns stay Queued until then. Exactly one source.',
+    ...rules(
+      {
+        rule: '[has(self.git), has(self.archive), has(self.workspace), has(self.configMap)].filter(is, is).size() == 1',
+        message: 'seed needs one source, and only one: git, archive, workspace or configMap',
+      },
+      immutable('seed'),
+    ),
   });
 
 export const workspaceSpec = z.object({

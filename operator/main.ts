@@ -1,5 +1,8 @@
 /** `lathe operator | turns | api | migrate`: one program, one subcommand per role. Wiring, nothing else. */
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
+import { parseQuantity } from '../crds/quantity.ts';
 import { bearerAuthenticator, type RequestHeaderConfig } from './api/authentication.ts';
 import { createAuthorizer } from './api/authorization.ts';
 import { connectOwner } from './api/owner.ts';
@@ -22,11 +25,13 @@ import { tokenReviewer } from './sandboxes/token-review.ts';
 import {
   readRequestHeaderConfig,
   readSecretOf,
+  readTenantSecretOf,
   reviewAccessOf,
   reviewTokenOf,
   reviewUserOf,
   waitForTls,
 } from './cluster-access.ts';
+import { createOutbound } from './outbound.ts';
 import { openControlStore } from './store/control-store.ts';
 import type { Database } from './store/database.ts';
 import { newId } from './store/ids.ts';
@@ -148,12 +153,23 @@ async function turns(signal: AbortSignal): Promise<void> {
   const writer = createWriter({ store, ownership, onEvents: hub.changed });
   const authenticate = tokenReviewer(reviewTokenOf(client));
   const readSecret = readSecretOf(client, config.LATHE_NAMESPACE);
+  const scratch = join(config.LATHE_SCRATCH, 'lathe-seeds');
+  // What a killed process left: half a clone, perhaps with a key beside it.
+  await rm(scratch, { recursive: true, force: true });
   setInterval(() => metrics.ownedWorkspaces.set(ownership.count), 5_000).unref();
   const loop = createTurnLoop({
     store,
     ownership,
     log,
     concurrency: config.LATHE_TURN_CONCURRENCY,
+    seedConcurrency: config.LATHE_SEED_CONCURRENCY,
+    seed: {
+      store,
+      outbound: createOutbound(config.LATHE_SEED_ALLOWED_HOSTS),
+      readSecret: readTenantSecretOf(client, `${config.LATHE_NAMESPACE}:lathe-turns`),
+      folder: scratch,
+      diskBytes: Math.floor((parseQuantity(config.LATHE_SCRATCH_SIZE) ?? 0) / config.LATHE_SEED_CONCURRENCY),
+    },
     turn: {
       store,
       executor,

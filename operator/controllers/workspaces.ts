@@ -134,12 +134,12 @@ function verdict(
   switch (row?.seed_state) {
     case 'Pending':
     case 'Ready':
-      return [false, 'Seeding', 'its first files are on their way'];
+      return [false, 'Seeding', row.seed_message ?? 'its first files are on their way'];
     case 'Failed':
       return [
         false,
         'SeedFailed',
-        `${row.seed_error ?? 'the seed was refused'}; a seed can't be changed: make a new Workspace`,
+        `seed: ${row.seed_error ?? 'it was refused'}; a seed can't be changed: make a new Workspace`,
       ];
     case 'None':
     case 'Done':
@@ -178,7 +178,8 @@ async function tenantOf(deps: Deps, namespace: string, signal: AbortSignal): Pro
 
 async function seedOf(deps: Deps, workspace: Workspace, signal: AbortSignal): Promise<readonly SeedEntry[] | Problem> {
   const source = (workspace.spec satisfies WorkspaceSpec).seed?.configMap;
-  if (source === undefined) return { reason: 'NotFound', message: 'spec.seed names no source' };
+  // The turn controller fetches all others; only what needs the Kubernetes API is read here.
+  if (source === undefined) return [];
   const where = {
     ...(workspace.metadata.namespace === undefined ? {} : { namespace: workspace.metadata.namespace }),
     name: source.name,

@@ -1,10 +1,11 @@
 /** Claims what may run and runs it, many at once: turns, and seeds before the first of them. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { PermanentError, TransientError } from '../errors.ts';
-import { commitSeed } from '../files/seed.ts';
+import { runSeed } from '../files/seed.ts';
+import type { SeedDeps } from '../files/seeds/source.ts';
 import type { Ownership } from '../sandboxes/ownership.ts';
 import { FenceLost } from '../store/database.ts';
-import type { Claim, WorkspaceStore } from '../store/workspace-store.ts';
+import type { Claim, SeedClaim, WorkspaceStore } from '../store/workspace-store.ts';
 import type { Logger } from '../telemetry/log.ts';
 import { runTurn, type TurnDeps } from './turn.ts';
 
@@ -12,21 +13,27 @@ export type TurnLoopOptions = Readonly<{
   store: WorkspaceStore;
   ownership: Ownership;
   turn: TurnDeps;
+  seed: SeedDeps;
   log: Logger;
   /** Turns at once. */
   concurrency: number;
+  /** Seeds at once: each may be a clone, with its memory and its disk. */
+  seedConcurrency?: number;
   /** Looked for at least this often, hints or not. */
   pollMs?: number;
 }>;
 export type TurnLoop = Readonly<{ wake(): void; run(signal: AbortSignal): Promise<void> }>;
 
 const POLL_MS = 1_000;
+const SEEDS_AT_ONCE = 2;
 const MAX_RETRY_MS = 15_000;
 
 /** `wake` is for hints that something may be there to claim, or was cancelled. `run` returns once all it ran has stopped. */
 export function createTurnLoop(options: TurnLoopOptions): TurnLoop {
   const { store, ownership, log } = options;
   const running = new Map<string, { cancel: AbortController; done: Promise<void> }>();
+  /** Workspaces whose seed is under way here. */
+  const seeding = new Map<string, Promise<void>>();
   let hinted = false;
   let wakeUp: (() => void) | undefined;
   const wake = () => {
@@ -40,6 +47,11 @@ export function createTurnLoop(options: TurnLoopOptions): TurnLoop {
       while (!signal.aborted) {
         hinted = false;
         try {
+          while (
+            seeding.size < (options.seedConcurrency ?? SEEDS_AT_ONCE) &&
+            !signal.aborted &&
+            (await claimSeed(signal))
+          );
           while (running.size < options.concurrency && !signal.aborted && (await claimOne(signal)));
           await cancelRequested();
         } catch (err) {
@@ -49,20 +61,39 @@ export function createTurnLoop(options: TurnLoopOptions): TurnLoop {
         }
         if (!hinted) await nap(options.pollMs ?? POLL_MS, signal);
       }
-      await Promise.allSettled([...running.values()].map((r) => r.done));
+      await Promise.allSettled([...seeding.values(), ...[...running.values()].map((r) => r.done)]);
     },
   };
 
-  async function claimOne(signal: AbortSignal): Promise<boolean> {
-    const seed = await store.claimSeed(ownership.replica, signal);
-    if (seed !== undefined) {
-      const owned = await ownership.hold(seed.workspace, seed.lease, signal);
-      await commitSeed(store, seed, owned.signal).catch((err: unknown) =>
-        log.warn('a seed was not committed', { workspace: seed.workspace.id, err }),
+  async function claimSeed(signal: AbortSignal): Promise<boolean> {
+    const claim = await store.claimSeed(ownership.replica, [...seeding.keys()], signal);
+    if (claim === undefined) return false;
+    const { id } = claim.workspace;
+    const done = seed(claim, signal)
+      .catch((err: unknown) => log.warn('a seed is left to its next try', { workspace: id, err }))
+      .finally(() => {
+        seeding.delete(id);
+        wake();
+      });
+    seeding.set(id, done);
+    return true;
+  }
+
+  async function seed(claim: SeedClaim, signal: AbortSignal): Promise<void> {
+    const owned = await ownership.hold(claim.workspace, claim.lease, signal);
+    try {
+      await ownership.using(owned, () =>
+        runSeed(options.seed, claim, owned.moved, AbortSignal.any([owned.signal, signal])),
       );
-      owned.moved((await store.head(seed.workspace.id)).head);
-      return true;
+    } catch (err) {
+      if (err instanceof FenceLost) ownership.lost(owned);
+      // The store is away, or the workspace is: not at once again.
+      await delay(500, undefined, { signal }).catch(() => undefined);
+      throw err;
     }
+  }
+
+  async function claimOne(signal: AbortSignal): Promise<boolean> {
     const claim = await store.claimTurn(ownership.replica, [...running.keys()], signal);
     if (claim === undefined) return false;
     const cancel = new AbortController();

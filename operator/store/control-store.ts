@@ -19,6 +19,7 @@ export type WorkspaceProjection = Readonly<{
   bytes: bigint;
   seed_state: SeedState;
   seed_error: string | null;
+  seed_message: string | null;
   active_turn: string | null;
   sandbox: string | null;
 }>;
@@ -54,7 +55,7 @@ export interface ControlStore {
     effective: EffectiveSpec;
     hasSeed: boolean;
   }): Promise<{ id: string; seed_state: SeedState }>;
-  /** Only while the seed is awaited. */
+  /** Only while the seed is awaited. No entries: the turn controller fetches them itself. */
   putSeed(workspace: string, entries: readonly SeedEntry[]): Promise<void>;
   markWorkspaceDeleted(uid: string): Promise<void>;
   findWorkspaceByUid(uid: string): Promise<{ id: string; name: string; namespace: string } | undefined>;

@@ -29,7 +29,7 @@ export function projectionQueries(
       (
         await db.query<WorkspaceProjection>(
           'workspace-projection',
-          `SELECT w.id, w.namespace, w.name, w.uid, w.head, w.files, w.bytes, w.seed_state, w.seed_error, s.name AS sandbox,
+          `SELECT w.id, w.namespace, w.name, w.uid, w.head, w.files, w.bytes, w.seed_state, w.seed_error, w.seed_message, s.name AS sandbox,
              (SELECT t.name FROM turn t WHERE t.workspace = w.id AND t.phase = 'Running' ORDER BY t.ordinal LIMIT 1) AS active_turn
            FROM workspace w LEFT JOIN sandbox s ON s.workspace = w.id WHERE w.id = $1`,
           [id],

@@ -21,6 +21,8 @@ export type WorkspaceRow = Readonly<{
   bytes: bigint;
   seed_state: SeedState;
   seed_error: string | null;
+  /** Tries that ended with what time may heal. */
+  seed_attempts: number;
 }>;
 
 export type TurnRow = Readonly<{

@@ -10,7 +10,7 @@ const turnColumns = (t: string) =>
     .split(', ')
     .map((column) => `${t}.${column}`)
     .join(', ');
-export const WORKSPACE_COLUMNS = `id, tenant, namespace, name, uid, generation, class, spec, effective, head, last_seq, files, bytes, seed_state, seed_error`;
+export const WORKSPACE_COLUMNS = `id, tenant, namespace, name, uid, generation, class, spec, effective, head, last_seq, files, bytes, seed_state, seed_error, seed_attempts`;
 /** No live replica but this one has the workspace; `l` and `r` are its lease and that lease's replica. */
 const FREE = `(l.workspace IS NULL OR l.released OR r.heartbeat_at IS NULL OR r.heartbeat_at < now() - '${TTL}'::interval)`;
 type Acquired = { incarnation: bigint | null; epoch: bigint; token: string };
@@ -21,6 +21,7 @@ export function turnQueries(
   WorkspaceStore,
   | 'claimTurn'
   | 'claimSeed'
+  | 'reportSeed'
   | 'finishSeed'
   | 'getTurn'
   | 'findTurn'
@@ -60,7 +61,7 @@ export function turnQueries(
         await query('turn-dirty', "SELECT mark_dirty('turn', $1)", [turn.id]);
         return { turn, workspace, lease };
       }, signal),
-    claimSeed: (replica, signal) =>
+    claimSeed: (replica, running, signal) =>
       db.transaction(async (query) => {
         const [workspace] = await query<WorkspaceRow>(
           'claim-seed',
@@ -68,8 +69,10 @@ export function turnQueries(
             .map((c) => `w.${c}`)
             .join(', ')} FROM workspace w
              LEFT JOIN lease l ON l.workspace = w.id LEFT JOIN replica r ON r.id = l.replica
-           WHERE w.seed_state = 'Ready' AND w.deleted_at IS NULL AND ${FREE} LIMIT 1 FOR UPDATE OF w SKIP LOCKED`,
-          [],
+           WHERE w.seed_state = 'Ready' AND w.deleted_at IS NULL AND (w.seed_retry_at IS NULL OR w.seed_retry_at <= now())
+             AND (${FREE} OR l.replica = $1) AND w.id <> ALL($2::uuid[])
+           ORDER BY w.seed_retry_at NULLS FIRST LIMIT 1 FOR UPDATE OF w SKIP LOCKED`,
+          [replica, running],
         );
         if (workspace === undefined) return undefined;
         const lease = await acquire(query, workspace.id, replica);
@@ -81,19 +84,27 @@ export function turnQueries(
         );
         return { workspace, lease, entries };
       }, signal),
+    reportSeed: (lease, { message, retryAfterMs }, signal) =>
+      db.transaction(async (query) => {
+        await fence(query, lease);
+        await query(
+          'seed-report',
+          `UPDATE workspace SET seed_message = $2,
+             seed_attempts = seed_attempts + CASE WHEN $3::float8 IS NULL THEN 0 ELSE 1 END,
+             seed_retry_at = now() + $3::float8 * interval '1 millisecond'
+           WHERE id = $1 AND seed_state = 'Ready'`,
+          [lease.workspace, message, retryAfterMs ?? null],
+        );
+        await query('workspace-dirty', "SELECT mark_dirty('workspace', $1)", [lease.workspace]);
+      }, signal),
     finishSeed: (lease, error, signal) =>
       db.transaction(async (query) => {
-        await query('fence', 'SELECT fence($1, $2, $3, $4)', [
-          lease.workspace,
-          lease.incarnation,
-          lease.epoch,
-          lease.token,
-        ]);
-        await query('seed-state', 'UPDATE workspace SET seed_state = $2, seed_error = $3 WHERE id = $1', [
-          lease.workspace,
-          error === undefined ? 'Done' : 'Failed',
-          error ?? null,
-        ]);
+        await fence(query, lease);
+        await query(
+          'seed-state',
+          'UPDATE workspace SET seed_state = $2, seed_error = $3, seed_message = NULL WHERE id = $1',
+          [lease.workspace, error === undefined ? 'Done' : 'Failed', error ?? null],
+        );
         await query('seed-drop', 'DELETE FROM seed WHERE workspace = $1', [lease.workspace]);
         await query('workspace-dirty', "SELECT mark_dirty('workspace', $1)", [lease.workspace]);
         await query('notify', "SELECT pg_notify('lathe_projection', ''), pg_notify('lathe_turn', '')", []);
@@ -140,6 +151,10 @@ export function turnQueries(
       return rows.map((row) => row.id);
     },
   };
+}
+
+async function fence(query: Database['query'], lease: Lease): Promise<void> {
+  await query('fence', 'SELECT fence($1, $2, $3, $4)', [lease.workspace, lease.incarnation, lease.epoch, lease.token]);
 }
 
 async function acquire(query: Database['query'], workspace: string, replica: string): Promise<Lease | undefined> {

@@ -155,7 +155,14 @@ export interface WorkspaceStore {
    * gone, or it is this replica and the turn is not among `running`, those that it runs at the moment.
    */
   claimTurn(replica: string, running: readonly string[], signal?: AbortSignal): Promise<Claim | undefined>;
-  claimSeed(replica: string, signal?: AbortSignal): Promise<SeedClaim | undefined>;
+  /** A seed that is due and that nobody works on; `running`: workspaces whose seed this replica works on. */
+  claimSeed(replica: string, running: readonly string[], signal?: AbortSignal): Promise<SeedClaim | undefined>;
+  /** What it does; with `retryAfterMs`: this try is over, and why. */
+  reportSeed(
+    lease: Lease,
+    report: Readonly<{ message: string; retryAfterMs?: number }>,
+    signal?: AbortSignal,
+  ): Promise<void>;
   finishSeed(lease: Lease, error: string | undefined, signal?: AbortSignal): Promise<void>;
   getTurn(id: string, signal?: AbortSignal): Promise<TurnRow | undefined>;
   findTurn(workspace: string, name: string, signal?: AbortSignal): Promise<TurnRow | undefined>;

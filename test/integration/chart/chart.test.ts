@@ -29,6 +29,15 @@ describe('values', () => {
   });
 });
 
+test('S6: hosts that seeds may come from are given to the turn controller, and nothing else passes for one', async () => {
+  const allowedPrivateHosts = ['git.corp.example', '10.0.0.0/8', 'fd00::/8'];
+  const turns = podOf(find(await render({ seed: { allowedPrivateHosts } }), 'Deployment', 'lathe-turns'));
+  expect(readTurnsConfig(environmentOf(turns.containers[0])).LATHE_SEED_ALLOWED_HOSTS).toEqual(allowedPrivateHosts);
+  await expect(render({ seed: { allowedPrivateHosts: ['https://git.corp.example'] } })).rejects.toThrow(
+    /allowedPrivateHosts/,
+  );
+});
+
 describe('pods', () => {
   test('pass Pod Security restricted, have a read-only root and a memory limit', async () => {
     const faults = workloads(await render()).flatMap((object) =>
@@ -47,6 +56,11 @@ describe('pods', () => {
       LATHE_SANDBOX_IMAGE: 'lathe.dev/sandbox:latest',
     });
     const config = readTurnsConfig(environmentOf(turns.containers[0]));
+    expect(config).toMatchObject({
+      LATHE_SCRATCH_SIZE: '4Gi',
+      LATHE_SEED_CONCURRENCY: 2,
+      LATHE_SEED_ALLOWED_HOSTS: [],
+    });
     expect(turns.containers[0]?.ports).toEqual([
       { name: 'health', containerPort: config.LATHE_HEALTH_PORT },
       { name: 'sandboxes', containerPort: config.LATHE_SANDBOX_PORT },

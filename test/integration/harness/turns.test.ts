@@ -4,6 +4,7 @@ import { createHub } from '../../../operator/harness/hub.ts';
 import { runTurn, type TurnDeps } from '../../../operator/harness/turn.ts';
 import { createTurnLoop } from '../../../operator/harness/turn-loop.ts';
 import { parseScript, scriptedModel } from '../../../operator/models/scripted.ts';
+import { createOutbound } from '../../../operator/outbound.ts';
 import { resolveModel } from '../../../operator/models/registry.ts';
 import type { LogEvent, WorkspaceRow } from '../../../operator/store/rows.ts';
 import type { WorkspaceStore } from '../../../operator/store/workspace-store.ts';
@@ -187,6 +188,12 @@ test('the loop claims seeds before turns, and turns of one workspace in order', 
   const last = await world.turn(workspace, { command: 'cat log.txt' });
   const stop = new AbortController();
   const loop = createTurnLoop({
+    seed: {
+      store: world.store,
+      outbound: createOutbound([]),
+      readSecret: () => Promise.reject(new Error('no Secret is needed')),
+      folder: world.folder,
+    },
     store: world.store,
     ownership: world.replica.ownership,
     turn: deps(),

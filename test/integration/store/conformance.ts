@@ -237,6 +237,48 @@ export function storeConformance(f: Fixture): void {
     });
   });
 
+  describe('contents of any size', () => {
+    const counted = async (tenant: string) =>
+      (
+        await f.store.database.query<{ blobs: bigint; chunks: bigint }>(
+          'stream-counted',
+          'SELECT (SELECT count(*) FROM blob WHERE tenant = $1) AS blobs, (SELECT count(*) FROM blob_chunk WHERE tenant = $1) AS chunks',
+          [tenant],
+        )
+      )[0];
+    const read = async (tenant: string, sha256: Buffer) => {
+      const chunks: Buffer[] = [];
+      for await (const chunk of f.store.readBlob(tenant, sha256)) chunks.push(chunk);
+      return Buffer.concat(chunks);
+    };
+    async function* pieces(content: Buffer, size: number): AsyncIterable<Buffer> {
+      for (let at = 0; at < content.length; at += size) yield content.subarray(at, at + size);
+    }
+
+    test.for([0, 1, 262_143, 262_144, 262_145, 1_048_576, 1_048_577, 5_000_001])(
+      '%d bytes that arrive in pieces are stored once, under their hash',
+      async (length) => {
+        const { tenant } = await f.workspace({ namespace: `stream-${length}` });
+        const content = Buffer.alloc(length, 'a stream that is not the same everywhere ');
+        const sha256 = createHash('sha256').update(content).digest();
+        for (const size of [1_000_003, 70_001])
+          expect(await f.store.putBlobStream(tenant, pieces(content, size))).toEqual({ sha256, size: length });
+        expect((await read(tenant, sha256)).equals(content)).toBe(true);
+        expect(await counted(tenant)).toEqual({ blobs: 1n, chunks: BigInt(Math.ceil(length / 262_144)) });
+      },
+    );
+
+    test('F6: a content that breaks off in the middle is not there', async () => {
+      const { tenant } = await f.workspace({ namespace: 'stream-broken' });
+      async function* broken(): AsyncIterable<Buffer> {
+        yield Buffer.alloc(3_000_000, 'x');
+        throw new Error('broken off');
+      }
+      await expect(f.store.putBlobStream(tenant, broken())).rejects.toThrow('broken off');
+      expect(await counted(tenant)).toEqual({ blobs: 0n, chunks: 0n });
+    });
+  });
+
   describe('the log', () => {
     test('FW7: events have one sequence per workspace without gaps, and filters of it', async () => {
       const { workspace, lease } = await owned();
@@ -316,7 +358,7 @@ export function storeConformance(f: Fixture): void {
       const replica = await f.replica();
       expect(await tryClaim(replica, workspace.id)).toBeUndefined();
       await f.control.putSeed(workspace.id, [{ path: '/a', executable: false, content: Buffer.from('a') }]);
-      const seed = await f.store.claimSeed(replica);
+      const seed = await f.store.claimSeed(replica, []);
       expect(seed?.entries).toMatchObject([{ path: '/a' }]);
       if (seed !== undefined) await f.store.finishSeed(seed.lease, undefined);
       expect(await tryClaim(replica, workspace.id)).toBeDefined();
