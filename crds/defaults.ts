@@ -1,5 +1,6 @@
 /** The one table of defaults: the code reads it, the reference pages print it (RESOURCES "Defaults"). */
 export const DEFAULTS = {
+  retention: '168h',
   resources: { cpu: '1', memory: '2Gi', disk: '10Gi' },
   volume: { mode: 'Persistent', size: '10Gi' },
   files: {

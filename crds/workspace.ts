@@ -1,6 +1,7 @@
 /** Workspace: the files, and what may work on them. */
 import { z } from 'zod';
 import type { Kind } from './kind.ts';
+import { DURATION_PATTERN } from './quantity.ts';
 import {
   conditions,
   files,
@@ -197,6 +198,25 @@ export const workspaceSpec = z.object({
     .optional(),
   files: files("Limits of what commands may change. The class's ceilings win.").optional(),
   sandbox: sandbox("How long its pod lives. The class's ceilings win.").optional(),
+  retention: z
+    .string()
+    .max(32)
+    .regex(new RegExp(DURATION_PATTERN))
+    .meta({
+      description:
+        'How long its record (files, history, log) is kept after the Workspace was deleted; adoptFrom brings it back until then. 168h by default.',
+    })
+    .optional(),
+  adoptFrom: z
+    .string()
+    .max(36)
+    .regex(/^(None|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$/)
+    .meta({
+      description:
+        'status.id of a deleted Workspace of this namespace, whose record this one goes on with; None: whatever there was, it starts empty.',
+      ...rules(immutable('adoptFrom')),
+    })
+    .optional(),
   deletionPolicy: z
     .enum(['Delete', 'Retain'])
     .meta({ description: 'Whether the volume goes with the Workspace (Delete, the default) or stays.' })

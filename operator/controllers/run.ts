@@ -25,6 +25,7 @@ import {
   type Turn,
   type Workspace,
 } from './resources.ts';
+import { runRetention } from './records.ts';
 import { reconcileSandbox } from './sandboxes.ts';
 import { reconcileTurn, turnDeleted } from './turns.ts';
 import { reconcileWorkspace } from './workspaces.ts';
@@ -208,6 +209,7 @@ export async function runControllers(options: ControllersOptions, signal: AbortS
     watchSandboxes(),
     renewCertificates(),
     runApiService({ client, settings, log }, signal),
+    runRetention({ store, log }, signal),
     ...Object.values(queues).map((q) => q.done),
   ]);
 

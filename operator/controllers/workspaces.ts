@@ -9,6 +9,7 @@ import type { SeedEntry } from '../store/workspace-store.ts';
 import type { Deps } from './deps.ts';
 import { effectiveOf, isProblem, resolveClass, type Problem } from './effective.ts';
 import { CONFIG_MAPS, NAMESPACES, STORAGE_CLASSES, WORKSPACES, type Workspace } from './resources.ts';
+import { recordFor } from './records.ts';
 import { writeStatus } from './status.ts';
 
 /** RESOURCES "Health": what only counts something is written at most this often. */
@@ -21,8 +22,11 @@ export async function reconcileWorkspace(deps: Deps, ref: Ref, signal: AbortSign
   if (workspace === undefined) return;
   const effective = await resolve(deps, workspace, signal);
   if (isProblem(effective)) return await report(deps, workspace, undefined, undefined, effective, signal);
-  const tenant = await tenantOf(deps, ref.namespace ?? '', signal);
+  const { tenant, namespaceUid } = await tenantOf(deps, ref.namespace ?? '', signal);
+  const record = await recordOf(deps, workspace, namespaceUid);
+  if (isProblem(record)) return await report(deps, workspace, effective, undefined, record, signal);
   const row = await deps.store.upsertWorkspace({
+    ...record,
     tenant,
     namespace: ref.namespace ?? '',
     name: ref.name,
@@ -166,14 +170,29 @@ async function hasDefaultStorage(deps: Deps, signal: AbortSignal): Promise<boole
 }
 
 const tenants = new WeakMap<Deps, Map<string, string>>();
-async function tenantOf(deps: Deps, namespace: string, signal: AbortSignal): Promise<string> {
+async function recordOf(
+  deps: Deps,
+  { metadata, spec }: Workspace,
+  namespaceUid: string,
+): Promise<Readonly<{ adopt?: string }> | Problem> {
+  const { uid, name, namespace = '' } = metadata;
+  const { adoptFrom } = spec satisfies WorkspaceSpec;
+  const asked = { uid, name, namespace, ...(adoptFrom === undefined ? {} : { adopt: adoptFrom }) };
+  return recordFor({ uid, name, namespaceUid, adoptFrom }, await deps.store.findRecords(asked));
+}
+
+async function tenantOf(
+  deps: Deps,
+  namespace: string,
+  signal: AbortSignal,
+): Promise<Readonly<{ tenant: string; namespaceUid: string }>> {
   const object = await deps.client.get(NAMESPACES, { name: namespace }, signal);
   const known = tenants.get(deps) ?? new Map<string, string>();
   tenants.set(deps, known);
   const found =
     known.get(object.metadata.uid) ?? (await deps.store.upsertTenant({ namespace, namespaceUid: object.metadata.uid }));
   known.set(object.metadata.uid, found);
-  return found;
+  return { tenant: found, namespaceUid: object.metadata.uid };
 }
 
 async function seedOf(deps: Deps, workspace: Workspace, signal: AbortSignal): Promise<readonly SeedEntry[] | Problem> {

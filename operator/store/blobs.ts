@@ -16,6 +16,10 @@ const COMPRESS_FROM_BYTES = 4 * 1024;
 const UNASKED_BYTES = 64 * 1024;
 const LEVEL = { params: { [constants.ZSTD_c_compressionLevel]: 1 } };
 
+/** What nothing names is collected after a day (migrations/0005); whoever puts it again has at least half of one. */
+const YOUNG = "interval '12 hours'";
+const AGAIN = `ON CONFLICT (tenant, sha256) DO UPDATE SET created_at = now() WHERE blob.created_at < now() - ${YOUNG}`;
+
 type Codec = 'identity' | 'zstd';
 type Encoded = Readonly<{ hash: Buffer; size: number; codec: Codec; chunks: readonly Buffer[] }>;
 
@@ -31,7 +35,7 @@ export function blobQueries(
       const there = await db.query<{ sha256: Buffer }>(
         'blobs-there',
         `SELECT b.sha256 FROM unnest($2::bytea[]) h
-         CROSS JOIN LATERAL (SELECT sha256 FROM blob WHERE tenant = $1 AND sha256 = h LIMIT 1) b`,
+         CROSS JOIN LATERAL (SELECT sha256 FROM blob WHERE tenant = $1 AND sha256 = h AND created_at > now() - ${YOUNG} LIMIT 1) b`,
         [tenant, [...wanted.values()].map((w) => w.hash)],
         signal,
       );
@@ -87,10 +91,10 @@ export function blobQueries(
           await query(
             'blob-staged',
             `WITH b AS (
-               INSERT INTO blob (tenant, sha256, size, codec) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING tenant, sha256
+               INSERT INTO blob (tenant, sha256, size, codec) VALUES ($1, $2, $3, $4) ${AGAIN} RETURNING tenant, sha256, xmax = 0 AS made
              )
              INSERT INTO blob_chunk (tenant, sha256, ordinal, data)
-               SELECT b.tenant, b.sha256, s.ordinal, s.data FROM b JOIN blob_staging s ON s.id = $5`,
+               SELECT b.tenant, b.sha256, s.ordinal, s.data FROM b JOIN blob_staging s ON s.id = $5 WHERE b.made`,
             [tenant, sha256, size, codec, id],
           );
         }, signal);
@@ -170,11 +174,11 @@ async function insert(db: Database, tenant: string, batch: readonly Encoded[], s
     'blobs-put',
     `WITH b AS (
        INSERT INTO blob (tenant, sha256, size, codec) SELECT $1, * FROM unnest($2::bytea[], $3::bigint[], $4::text[])
-         ON CONFLICT DO NOTHING RETURNING sha256
+         ${AGAIN} RETURNING sha256, xmax = 0 AS made
      )
      INSERT INTO blob_chunk (tenant, sha256, ordinal, data)
        SELECT $1, b.sha256, c.ordinal, substring($5::bytea FROM c.o FOR c.l)
-       FROM unnest($6::int[], $7::int[], $8::int[], $9::int[]) AS c (of, ordinal, o, l) JOIN b ON b.sha256 = ($2::bytea[])[c.of]`,
+       FROM unnest($6::int[], $7::int[], $8::int[], $9::int[]) AS c (of, ordinal, o, l) JOIN b ON b.made AND b.sha256 = ($2::bytea[])[c.of]`,
     [
       tenant,
       batch.map((b) => b.hash),

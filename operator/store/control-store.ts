@@ -40,6 +40,17 @@ export type SandboxActivity = SandboxRow &
     deleted: boolean;
   }>;
 
+export type RecordRow = Readonly<{
+  id: string;
+  uid: string;
+  name: string;
+  namespace_uid: string;
+  deleted_at: Date | null;
+  files: bigint;
+  bytes: bigint;
+}>;
+export type DeletedRecord = Readonly<{ id: string; spec: WorkspaceSpec; deletedMs: number; orphan: boolean }>;
+
 export interface ControlStore {
   upsertTenant(t: { namespace: string; namespaceUid: string }): Promise<string>;
   upsertClass(c: { name: string; uid: string; generation: number; spec: ClassSpec }): Promise<void>;
@@ -54,7 +65,17 @@ export interface ControlStore {
     spec: WorkspaceSpec;
     effective: EffectiveSpec;
     hasSeed: boolean;
+    /** The record that it goes on with; undefined: its own, or a new one. */
+    adopt?: string;
   }): Promise<{ id: string; seed_state: SeedState }>;
+  /** What a Workspace that is seen for the first time may have been. */
+  findRecords(w: { uid: string; namespace: string; name: string; adopt?: string }): Promise<readonly RecordRow[]>;
+  /** Records whose objects are gone. */
+  deletedRecords(): Promise<readonly DeletedRecord[]>;
+  /** A step of it; true: it is gone. @throws for one that is not deleted */
+  purgeRecord(id: string): Promise<boolean>;
+  /** Contents that nothing names, of a day ago or older. @returns how many went, at most 1,000 */
+  collectBlobs(): Promise<number>;
   /** Only while the seed is awaited. No entries: the turn controller fetches them itself. */
   putSeed(workspace: string, entries: readonly SeedEntry[]): Promise<void>;
   markWorkspaceDeleted(uid: string): Promise<void>;

@@ -1,8 +1,13 @@
 /** What people declared, mirrored into rows. */
-import type { ControlStore } from './control-store.ts';
+import type { ControlStore, RecordRow } from './control-store.ts';
 import type { Database } from './database.ts';
 import { newId } from './ids.ts';
 import type { SeedState } from './rows.ts';
+import type { WorkspaceSpec } from '../../crds/types.ts';
+
+/** Of one statement. */
+const PURGE_ROWS = 10_000;
+const COLLECT_ROWS = 1_000;
 
 export function specQueries(
   db: Database,
@@ -14,6 +19,10 @@ export function specQueries(
   | 'putSeed'
   | 'markWorkspaceDeleted'
   | 'findWorkspaceByUid'
+  | 'findRecords'
+  | 'deletedRecords'
+  | 'purgeRecord'
+  | 'collectBlobs'
   | 'upsertTurn'
   | 'cancelTurn'
 > {
@@ -43,6 +52,15 @@ export function specQueries(
           'UPDATE workspace SET deleted_at = now() WHERE namespace = $1 AND name = $2 AND uid <> $3 AND deleted_at IS NULL',
           [w.namespace, w.name, w.uid],
         );
+        if (w.adopt !== undefined)
+          // Only what is deleted, and of a namespace of this name: nobody gets at another namespace's files. Its tenant
+          // stays, by which its contents are stored.
+          await query(
+            'workspace-adopt',
+            `UPDATE workspace SET uid = $1, name = $2, deleted_at = NULL
+             WHERE id = $3 AND namespace = $4 AND deleted_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workspace WHERE uid = $1)`,
+            [w.uid, w.name, w.adopt, w.namespace],
+          );
         const [row] = await query<{ id: string; seed_state: SeedState }>(
           'workspace-put',
           `INSERT INTO workspace (id, tenant, namespace, name, uid, generation, class, spec, effective, seed_state)
@@ -99,6 +117,36 @@ export function specQueries(
           [uid],
         )
       )[0],
+    findRecords: ({ uid, namespace, name, adopt }) =>
+      db.query<RecordRow>(
+        'records',
+        `SELECT w.id, w.uid, w.name, t.namespace_uid, w.deleted_at, w.files, w.bytes FROM workspace w JOIN tenant t ON t.id = w.tenant
+         WHERE w.namespace = $2 AND (w.uid = $1 OR w.name = $3 OR w.id::text = $4) ORDER BY w.created_at DESC LIMIT 100`,
+        [uid, namespace, name, adopt ?? ''],
+      ),
+    deletedRecords: async () =>
+      (
+        await db.query<{ id: string; spec: WorkspaceSpec; deleted_ms: number; orphan: boolean }>(
+          'records-deleted',
+          `SELECT w.id, w.spec, extract(epoch FROM now() - w.deleted_at)::float8 * 1000 AS deleted_ms,
+             EXISTS (SELECT 1 FROM tenant t JOIN tenant newer ON newer.namespace = t.namespace AND newer.created_at > t.created_at WHERE t.id = w.tenant) AS orphan
+           FROM workspace w WHERE w.deleted_at IS NOT NULL ORDER BY w.deleted_at LIMIT 1000`,
+          [],
+        )
+      ).map(({ id, spec, deleted_ms, orphan }) => ({ id, spec, deletedMs: deleted_ms, orphan })),
+    purgeRecord: async (id) => {
+      const [row] = await db.query<{ gone: boolean }>('record-purge', 'SELECT purge_workspace($1, $2) AS gone', [
+        id,
+        PURGE_ROWS,
+      ]);
+      return row?.gone === true;
+    },
+    collectBlobs: async () => {
+      const [row] = await db.query<{ gone: number }>('blobs-collect', 'SELECT collect_blobs($1) AS gone', [
+        COLLECT_ROWS,
+      ]);
+      return row?.gone ?? 0;
+    },
     upsertTurn: async (t) => {
       const [row] = await db.query<{ id: string; created: boolean }>(
         'turn-put',
