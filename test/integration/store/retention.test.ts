@@ -106,9 +106,9 @@ describe('contents', () => {
   test('that are put while the old ones are collected are never missing when a commit names them', async () => {
     const mine = await owned('race');
     const contents = [...Array(20).keys()].map((i) => Buffer.from(`content ${i}`));
-    let done = false;
+    const done = new AbortController();
     const collecting = (async () => {
-      while (!done) {
+      while (!done.signal.aborted) {
         await age();
         await f.control.collectBlobs();
       }
@@ -125,7 +125,7 @@ describe('contents', () => {
         expect(error.code).toBe('23503');
       });
     }
-    done = true;
+    done.abort();
     await collecting;
     for await (const page of f.store.tree(mine.workspace.id, undefined))
       for (const entry of page) {
