@@ -16,7 +16,6 @@ import {
   writeSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import { z } from 'zod';
 import {
   ExecutionPhase,
   GuestFrame,
@@ -46,7 +45,6 @@ export type Entry = {
 /** (incarnation, epoch): the higher pair is the later owner. */
 export type Owner = Readonly<{ incarnation: bigint; epoch: bigint }>;
 
-const bootSchema = z.object({ boot: z.string(), kernel: z.string() });
 /** Beyond this the file starts over, once nothing in it is open. */
 const ROTATE_BYTES = 4 * 1024 * 1024;
 /** A guest of ours gives up at 24 MiB; our disk is small. */
@@ -65,14 +63,14 @@ export class Journal {
     this.#folder = join(stateDir, 'outputs');
     const path = join(stateDir, 'journal');
     const bootFile = join(stateDir, 'boot');
-    const before = existsSync(bootFile) ? bootSchema.parse(JSON.parse(readFileSync(bootFile, 'utf8'))) : undefined;
-    if (before === undefined || before.kernel !== kernel) {
+    const [boot = '', bootedKernel] = existsSync(bootFile) ? readFileSync(bootFile, 'utf8').split('\n') : [];
+    if (boot === '' || bootedKernel !== kernel) {
       // After a crash of the node the last writes may be gone: what ran then is unknown, and must not look like never sent.
       rmSync(this.#folder, { recursive: true, force: true });
       rmSync(path, { force: true });
       this.boot = randomUUID();
-      writeFileSync(bootFile, JSON.stringify({ boot: this.boot, kernel }), { flush: true });
-    } else this.boot = before.boot;
+      writeFileSync(bootFile, `${this.boot}\n${kernel}`, { flush: true });
+    } else this.boot = boot;
     mkdirSync(this.#folder, { recursive: true });
     const { frames, bytes } = readRecords(path);
     for (const frame of frames) this.#replay(frame);

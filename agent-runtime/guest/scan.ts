@@ -94,7 +94,7 @@ export function scan(root: string, before: Index, options: ScanOptions): Scan {
     for (const entry of entries) {
       const { name } = entry;
       if (options.ignored.matchesIn(prefix, name)) continue;
-      if (name.startsWith(TEMPORARY)) skip(shown(`${prefix}/${name}`), 'names that begin so are ours');
+      if (prefix === '' && name.startsWith(TEMPORARY)) skip(shown(`${prefix}/${name}`), 'names that begin so are ours');
       else if (prefix.length + name.length > 1_000 && 'refused' in canonicalPath(`${prefix}/${name}`))
         skip(shown(`${prefix}/${name}`), 'its path is too long');
       else if (entry.isDirectory()) {

@@ -24,6 +24,7 @@ const executionDone = z.object({
   refused: z.array(z.object({ path: z.string(), reason: z.string(), message: z.string() })).optional(),
 });
 const turnEnded = z.object({ phase: z.string(), reason: z.string(), message: z.string().optional() });
+const modelReplied = z.object({ blocks: z.array(z.looseObject({ text: z.string().optional() })) });
 const dispatched = z.object({ command: z.string() });
 
 /** Reads the log from its beginning and goes on live; resolves when the turn has ended. Leaving early cancels nothing. */
@@ -39,6 +40,9 @@ export async function followTurn(
   let exitCode: number | undefined;
   let output = '';
   let atLineStart = true;
+  // What came live: a follower that came late was not told its beginning, and the log has it all.
+  let said = '';
+  let printed = '';
   const put = (text: string) => {
     if (text === '') return;
     write(text);
@@ -48,15 +52,28 @@ export async function followTurn(
 
   for await (const message of read(client, where, signal)) {
     if (message.$case === 'delta') {
-      put(message.value.kind === 'text' ? message.value.text : style(escapeControl(message.value.text), 2));
+      const { kind, text } = message.value;
+      if (kind === 'text') said += text;
+      else printed += text;
+      put(kind === 'text' ? text : style(escapeControl(text), 2));
       continue;
     }
     if (message.$case !== 'event') throw new Error('another replica owns the workspace; run the demo again');
     const { type, payloadJson } = message.value;
     const payload: unknown = JSON.parse(payloadJson);
     if (type === 'execution.dispatched') line(style(`$ ${dispatched.parse(payload).command.trimEnd()}`, 36));
+    if (type === 'model.replied') {
+      const text = modelReplied
+        .parse(payload)
+        .blocks.map((block) => block.text ?? '')
+        .join('');
+      if (text !== said && text !== '') line(text);
+      said = '';
+    }
     if (type === 'execution.done') {
       const done = executionDone.parse(payload);
+      if (printed === '') put(style(escapeControl(`${done.head ?? ''}${done.tail ?? ''}`), 2));
+      printed = '';
       exitCode = done.exitCode;
       output = `${done.head ?? ''}${done.tail ?? ''}`;
       for (const kind of ['created', 'changed', 'deleted'] as const) files[kind] += done.files?.[kind] ?? 0;

@@ -88,3 +88,29 @@ test('EX4: a refusal names limit, size and path', () => {
     '"/big" has 11 bytes, files.maxFileSize is 10',
   );
 });
+
+test('F12: what may not be deleted keeps its place, and the loser is told who won', () => {
+  const file = put('/old1/in');
+  const gone = del('/old1');
+  const roomy = { ...rules, maxFiles: 50 };
+  const scoped = { ...roomy, writable: ['/old1/**', '/x'] };
+  // `/old1/**` matches the folder itself too, so that only the other one is refused.
+  expect(runGuards([gone, file], before, scoped).refused).toEqual([]);
+  const verdict = runGuards([gone, file, put('/x', 1)], before, { ...roomy, writable: ['/old1/*', '/x'] });
+  expect(verdict.commit.map((c) => c.path)).toEqual(['/x']);
+  expect(verdict.refused).toMatchObject([
+    { path: '/old1', reason: 'ScopeRefused' },
+    { path: '/old1/in', reason: 'Conflict', message: expect.stringMatching(/place of .*\/old1.*stays/) },
+  ]);
+  const below = del('/old2/deep');
+  expect(runGuards([below, put('/old2', 1)], before, { ...roomy, writable: ['/old2'] }).refused).toMatchObject([
+    { path: '/old2/deep', reason: 'ScopeRefused' },
+    { path: '/old2', reason: 'Conflict', message: expect.stringContaining('what is below') },
+  ]);
+});
+
+test('names that a sandbox writes under are refused in the root', () => {
+  expect(runGuards([put('/.lathe-tmp', 1), put('/a/.lathe-tmp', 1)], before, rules).refused).toMatchObject([
+    { path: '/.lathe-tmp', reason: 'PathRefused' },
+  ]);
+});

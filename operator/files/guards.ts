@@ -15,6 +15,9 @@ export type Rules = EffectiveSpec['files'];
 export type Verdict = Readonly<{ commit: readonly Change[]; refused: readonly Refusal[] }>;
 type Guard = (changes: readonly Change[], before: Before, rules: Rules) => Verdict;
 
+/** Where a sandbox writes files before they have their names. */
+const OURS = '/.lathe-tmp';
+
 export const GUARDS: readonly Readonly<{ name: string; guard: Guard }>[] = [
   { name: 'paths', guard: paths },
   { name: 'scope', guard: scope },
@@ -39,7 +42,30 @@ export function runGuards(
     commit = verdict.commit;
     refused.push(...verdict.refused);
   }
-  return { commit, refused };
+  const verdict = whatStays(commit, changes);
+  return { commit: verdict.commit, refused: [...refused, ...verdict.refused] };
+}
+
+/** What a refused deletion leaves where it is wins over what would need its place: a path is a file or a folder. */
+function whatStays(commit: readonly Change[], changes: readonly Change[]): Verdict {
+  const kept = new Set(commit);
+  const stays = new Set(changes.filter((c) => c.op === 'delete' && !kept.has(c)).map((c) => c.path));
+  if (stays.size === 0) return { commit, refused: [] };
+  const folders = new Set([...stays].flatMap(foldersOf));
+  return each(commit, (change) => {
+    if (change.op === 'delete') return undefined;
+    const above = foldersOf(change.path).find((folder) => stays.has(folder));
+    const winner = above ?? (folders.has(change.path) ? `what is below ${change.path}` : undefined);
+    if (winner === undefined) return undefined;
+    const message = `${escapeName(change.path)} would need the place of ${escapeName(winner)}, which was not allowed to be deleted and stays`;
+    return { path: change.path, reason: 'Conflict', message };
+  });
+}
+
+/** `/a` and `/a/b` of `/a/b/c`. */
+function foldersOf(path: string): string[] {
+  const segments = path.split('/');
+  return segments.slice(2).map((_, i) => segments.slice(0, i + 2).join('/'));
 }
 
 /** One rule for a path wherever it comes from; a diff says it in one form only. */
@@ -47,6 +73,8 @@ function paths(changes: readonly Change[]): Verdict {
   return each(changes, ({ path }) => {
     const result = canonicalPath(path);
     if ('refused' in result) return { path: escapeName(path), reason: 'PathRefused', message: result.refused };
+    if (path.startsWith(OURS))
+      return { path, reason: 'PathRefused', message: `names in the root that begin with ${OURS.slice(1)} are ours` };
     return result.path === path
       ? undefined
       : { path: escapeName(path), reason: 'PathRefused', message: `path ${escapeName(path)} is not in its one form` };
