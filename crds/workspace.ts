@@ -68,7 +68,7 @@ const environment = z
 
 /** One host, at most one port, no credentials; `git@host:path` is what people paste. */
 const GIT_URL =
-  '^(https?://[^/@\\s]+/\\S*|ssh://([A-Za-z0-9._-]+@)?[^/@\\s-][^/@\\s]*/\\S+|[A-Za-z0-9._-]+@[A-Za-z0-9][A-Za-z0-9.-]*:[^/\\s]\\S*)$';
+  '^(https?://[^/@\\s]+/\\S*|ssh://([A-Za-z0-9_][A-Za-z0-9._-]*@)?[^/@\\s-][^/@\\s]*/\\S+|[A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*:\\S+)$';
 const ARCHIVE_URL = '^https?://[^/@\\s]+/\\S*$';
 
 const git = z

@@ -60,7 +60,7 @@ export async function seedFromGit(spec: GitSpec, context: SourceContext): Promis
 
 /** @throws PermanentError Forbidden */
 export function placeOf(url: string): Place {
-  const short = /^([A-Za-z0-9._-]+)@([A-Za-z0-9][A-Za-z0-9.-]*):[^/\s]/.exec(url);
+  const short = /^([A-Za-z0-9_][A-Za-z0-9._-]*)@([A-Za-z0-9][A-Za-z0-9.-]*):\S/.exec(url);
   if (short !== null) return { scheme: 'ssh', host: short[2] ?? '', port: 22, user: short[1] ?? '' };
   if (!URL.canParse(url)) throw new PermanentError('Forbidden', 'git.url is no URL');
   const { protocol, hostname, port, username, password } = new URL(url);
@@ -70,7 +70,10 @@ export function placeOf(url: string): Place {
   if (password !== '' || (scheme !== 'ssh' && username !== ''))
     throw new PermanentError('Forbidden', 'git.url has credentials in it; they belong into a Secret (git.secretName)');
   // What ssh gets as an argument, or reads in its settings.
-  if (!/^(\[[0-9a-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)$/.test(hostname) || !/^[A-Za-z0-9._-]*$/.test(username))
+  if (
+    !/^(\[[0-9a-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)$/.test(hostname) ||
+    !/^([A-Za-z0-9_][A-Za-z0-9._-]*)?$/.test(username)
+  )
     throw new PermanentError(
       'Forbidden',
       'git.url has a host or a user of other characters than letters, digits, . and -',

@@ -159,6 +159,13 @@ test.for<[situation: string, kind: string, name: string, spec: object, answer: s
     'git.url must be',
   ],
   [
+    'a user that is an option',
+    'Workspace',
+    'w',
+    { seed: { git: { url: '-oProxyCommand=id@h:x' } } },
+    'git.url must be',
+  ],
+  [
     'a ref that is an option',
     'Workspace',
     'w',

@@ -260,6 +260,8 @@ describe('what can not be fetched', () => {
     ['file:///etc', 'starts with file:'],
     ['ext::sh -c id', 'starts with ext:'],
     ['https://ada:secret@git.test/x', 'has credentials in it'],
+    ['ssh://-oX@git.test/x', 'of other characters'],
+    ['-oX@git.test:x', 'is no URL'],
   ] as const)('S6: %s is not called', async ([from, says]) => {
     const row = await world.attempt(await world.seeded({ git: { url: from } }));
     expect(failed(row)).toMatch(/^Failed: /);

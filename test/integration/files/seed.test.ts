@@ -89,6 +89,15 @@ describe('a copy of another workspace', () => {
     expect((await world.attempt(waiting)).seed_message).toMatch(/Workspace unseeded waits for its own seed/);
   });
 
+  test('of one that a namespace of the same name had before it was made anew, waits', async () => {
+    const before = await world.workspace({ namespace: 'reborn' });
+    await put(before, { '/secret': 'of the tenant before' });
+    const old = await world.control.upsertTenant({ namespace: 'reborn', namespaceUid: 'before' });
+    await world.store.database.query('reborn', 'UPDATE workspace SET tenant = $2 WHERE id = $1', [before.id, old]);
+    const copy = await world.seeded({ workspace: { name: before.name } }, { namespace: 'reborn' });
+    expect((await world.attempt(copy)).seed_message).toMatch(/there is no Workspace/);
+  });
+
   test('of a version that is not there, or of itself, fails', async () => {
     const from = await world.workspace({ namespace: 'copies' });
     await put(from, { '/a': 'one' });
