@@ -7,9 +7,10 @@ import type { Kind } from './kind.ts';
 import { SANDBOX } from './sandbox.ts';
 import { TURN } from './turn.ts';
 import { WORKSPACE_CLASS } from './workspace-class.ts';
+import { WORKSPACE_QUOTA } from './workspace-quota.ts';
 import { WORKSPACE } from './workspace.ts';
 
-const KINDS: readonly Kind[] = [WORKSPACE, TURN, SANDBOX, WORKSPACE_CLASS];
+const KINDS: readonly Kind[] = [WORKSPACE, TURN, SANDBOX, WORKSPACE_CLASS, WORKSPACE_QUOTA];
 const HEAD = '# Generated from crds/ by npm run generate.\n';
 
 for (const folder of ['crds/gen', 'charts/lathe/templates/crds', 'docs/reference'])

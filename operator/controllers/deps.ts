@@ -4,7 +4,7 @@ import type { EventRecorder } from '../kube/events.ts';
 import type { Cache } from '../kube/reflector.ts';
 import type { ControlStore } from '../store/control-store.ts';
 import type { Logger } from '../telemetry/log.ts';
-import type { Pod, Sandbox, Turn, Workspace, WorkspaceClass } from './resources.ts';
+import type { Pod, Sandbox, Turn, Workspace, WorkspaceClass, WorkspaceQuota } from './resources.ts';
 
 export type Settings = Readonly<{
   /** Where Lathe is installed. */
@@ -26,6 +26,7 @@ export type Deps = Readonly<{
   turns: Cache<Turn>;
   sandboxes: Cache<Sandbox>;
   classes: Cache<WorkspaceClass>;
+  quotas: Cache<WorkspaceQuota>;
   pods: Cache<Pod>;
   now: () => Date;
 }>;

@@ -13,6 +13,8 @@ import { GROUP, VERSION } from '../../crds/kind.ts';
 import type {
   ClassSpec,
   ClassStatus,
+  QuotaSpec,
+  QuotaStatus,
   SandboxSpec,
   SandboxStatus,
   TurnSpec,
@@ -26,6 +28,7 @@ export type Workspace = KubeObject<WorkspaceSpec, WorkspaceStatus>;
 export type Turn = KubeObject<TurnSpec, TurnStatus>;
 export type Sandbox = KubeObject<SandboxSpec, SandboxStatus>;
 export type WorkspaceClass = KubeObject<ClassSpec, ClassStatus>;
+export type WorkspaceQuota = KubeObject<QuotaSpec, QuotaStatus>;
 export type Pod = KubeObject<V1PodSpec, V1PodStatus>;
 /** What has no spec of its own, or none that we read. */
 type Plain<T> = KubeObject & Readonly<Omit<T, 'metadata' | 'spec' | 'status'>>;
@@ -49,6 +52,7 @@ export const WORKSPACES = ours<Workspace>('Workspace', 'workspaces');
 export const TURNS = ours<Turn>('Turn', 'turns');
 export const SANDBOXES = ours<Sandbox>('Sandbox', 'sandboxes');
 export const CLASSES = ours<WorkspaceClass>('WorkspaceClass', 'workspaceclasses', false);
+export const QUOTAS = ours<WorkspaceQuota>('WorkspaceQuota', 'workspacequotas');
 export const PODS = core<Pod>('Pod', 'pods');
 export const CLAIMS = core<Plain<V1PersistentVolumeClaim>>('PersistentVolumeClaim', 'persistentvolumeclaims');
 export const CONFIG_MAPS = core<Plain<V1ConfigMap>>('ConfigMap', 'configmaps');

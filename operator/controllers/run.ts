@@ -19,6 +19,7 @@ import {
   LABELS,
   MANAGER,
   PODS,
+  QUOTAS,
   SANDBOXES,
   TURNS,
   WORKSPACES,
@@ -26,6 +27,7 @@ import {
   type Workspace,
 } from './resources.ts';
 import { runRetention } from './records.ts';
+import { reconcileQuota } from './quotas.ts';
 import { reconcileSandbox } from './sandboxes.ts';
 import { reconcileTurn, turnDeleted } from './turns.ts';
 import { reconcileWorkspace } from './workspaces.ts';
@@ -103,6 +105,7 @@ export async function runControllers(options: ControllersOptions, signal: AbortS
           queues.turn.add(refOf(turn));
     }
   });
+  const quotas = reflect(QUOTAS, ({ object }) => queues.quota.add(refOf(object), { lane: 'low' }));
   const turns = reflect(TURNS, ({ type, object, old }) => {
     if (type === 'deleted') return void gone(() => turnDeleted(deps, object));
     if (type === 'added' || old?.metadata.generation !== object.metadata.generation) queues.turn.add(refOf(object));
@@ -133,6 +136,7 @@ export async function runControllers(options: ControllersOptions, signal: AbortS
     turns,
     sandboxes,
     classes,
+    quotas,
     pods,
     now: () => new Date(),
   };
@@ -140,6 +144,7 @@ export async function runControllers(options: ControllersOptions, signal: AbortS
   /** What a row told us is dirty, until its status says it. */
   const dirty = new Map<string, Dirty>();
   const queues = {
+    quota: queueOf('WorkspaceQuota', (ref) => reconcileQuota(deps, ref, signal), 1),
     class: queueOf('WorkspaceClass', (ref) => reconcileClass(deps, ref, signal), 1),
     workspace: queueOf(
       'Workspace',
@@ -195,7 +200,14 @@ export async function runControllers(options: ControllersOptions, signal: AbortS
     void attempt();
   }
 
-  const caches = { WorkspaceClass: classes, Workspace: workspaces, Turn: turns, Sandbox: sandboxes, Pod: pods };
+  const caches = {
+    WorkspaceClass: classes,
+    Workspace: workspaces,
+    Turn: turns,
+    Sandbox: sandboxes,
+    WorkspaceQuota: quotas,
+    Pod: pods,
+  };
   const staleness = setInterval(() => {
     for (const [kind, cache] of Object.entries(caches)) metrics.watchStale.set({ kind }, cache.staleForMs() / 1_000);
   }, 5_000);

@@ -8,9 +8,10 @@ import type { WorkspaceProjection } from '../store/control-store.ts';
 import type { SeedEntry } from '../store/workspace-store.ts';
 import type { Deps } from './deps.ts';
 import { effectiveOf, isProblem, resolveClass, type Problem } from './effective.ts';
-import { CONFIG_MAPS, NAMESPACES, STORAGE_CLASSES, WORKSPACES, type Workspace } from './resources.ts';
+import { CONFIG_MAPS, STORAGE_CLASSES, WORKSPACES, type Workspace } from './resources.ts';
 import { recordFor } from './records.ts';
 import { writeStatus } from './status.ts';
+import { tenantOf } from './tenants.ts';
 
 /** RESOURCES "Health": what only counts something is written at most this often. */
 const QUIET_MS = 30_000;
@@ -169,7 +170,6 @@ async function hasDefaultStorage(deps: Deps, signal: AbortSignal): Promise<boole
   return items.some((c) => c.metadata.annotations?.['storageclass.kubernetes.io/is-default-class'] === 'true');
 }
 
-const tenants = new WeakMap<Deps, Map<string, string>>();
 async function recordOf(
   deps: Deps,
   { metadata, spec }: Workspace,
@@ -179,20 +179,6 @@ async function recordOf(
   const { adoptFrom } = spec satisfies WorkspaceSpec;
   const asked = { uid, name, namespace, ...(adoptFrom === undefined ? {} : { adopt: adoptFrom }) };
   return recordFor({ uid, name, namespaceUid, adoptFrom }, await deps.store.findRecords(asked));
-}
-
-async function tenantOf(
-  deps: Deps,
-  namespace: string,
-  signal: AbortSignal,
-): Promise<Readonly<{ tenant: string; namespaceUid: string }>> {
-  const object = await deps.client.get(NAMESPACES, { name: namespace }, signal);
-  const known = tenants.get(deps) ?? new Map<string, string>();
-  tenants.set(deps, known);
-  const found =
-    known.get(object.metadata.uid) ?? (await deps.store.upsertTenant({ namespace, namespaceUid: object.metadata.uid }));
-  known.set(object.metadata.uid, found);
-  return { tenant: found, namespaceUid: object.metadata.uid };
 }
 
 async function seedOf(deps: Deps, workspace: Workspace, signal: AbortSignal): Promise<readonly SeedEntry[] | Problem> {

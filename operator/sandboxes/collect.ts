@@ -77,6 +77,22 @@ export async function collect(from: From, signal: AbortSignal): Promise<Collecte
   };
 }
 
+/** Nothing of it is committed, and everything put back. The reason is told once, by the first path. */
+export function undoneBy(
+  reason: string,
+  message: string,
+  { base, changes, refused, putBack: more }: Collected,
+): Collected {
+  const paths = changes.map((change) => change.path);
+  const [first] = paths;
+  return {
+    ...NOTHING,
+    base,
+    refused: [...(first === undefined ? [] : [{ path: first, reason, message }]), ...refused].slice(0, REFUSED_SHOWN),
+    putBack: [...paths, ...more],
+  };
+}
+
 /** Pages for `settle`: these paths as the head has them. */
 export async function* putBack(
   store: WorkspaceStore,

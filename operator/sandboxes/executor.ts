@@ -6,13 +6,13 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { DEFAULTS } from '../../crds/defaults.ts';
 import { parseQuantity } from '../../crds/quantity.ts';
 import { OutputStream, type Finished } from '../../proto/gen/lathe/sandbox/v1/sandbox.ts';
-import { TransientError } from '../errors.ts';
+import { PermanentError, TransientError } from '../errors.ts';
 import { headTail } from '../files/head-tail.ts';
 import { FenceLost } from '../store/database.ts';
 import type { ExecutionRow } from '../store/rows.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { Logger } from '../telemetry/log.ts';
-import { collect, putBack, type Collected } from './collect.ts';
+import { collect, putBack, undoneBy, type Collected } from './collect.ts';
 import { outcomeSchema, unknownOutcome, type Outcome } from './outcome.ts';
 import type { OwnedWorkspace, Ownership } from './ownership.ts';
 import type { SandboxProvider } from './provider.ts';
@@ -288,7 +288,16 @@ export function createExecutor(deps: ExecutorDeps): Executor {
         collectMs: end.collectMs,
         ...(end.error === '' ? {} : { reason: 'SandboxLost', message: end.error }),
       };
-      return await commit(outcome, collected, all, from);
+      try {
+        return await commit(outcome, collected, all, from);
+      } catch (error) {
+        if (!(error instanceof PermanentError) || error.reason !== 'QuotaExceeded') throw error;
+        // The result counts, its files can't be kept: all of them are put back.
+        const { message } = error;
+        const undone = undoneBy('QuotaExceeded', message, collected);
+        const files = { ...undone.files, paths: [...undone.files.paths] };
+        return await commit({ ...outcome, files, refused: [...undone.refused] }, undone, all, from);
+      }
     }
 
     async function giveUp(

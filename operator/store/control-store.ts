@@ -74,6 +74,10 @@ export interface ControlStore {
   deletedRecords(): Promise<readonly DeletedRecord[]>;
   /** A step of it; true: it is gone. @throws for one that is not deleted */
   purgeRecord(id: string): Promise<boolean>;
+  /** Bytes; undefined: no limit. */
+  putQuota(tenant: string, storedBytes: number | undefined): Promise<void>;
+  /** Of all its workspaces, at their heads. */
+  storedBytes(tenant: string): Promise<bigint>;
   /** Contents that nothing names, of a day ago or older. @returns how many went, at most 1,000 */
   collectBlobs(): Promise<number>;
   /** Only while the seed is awaited. No entries: the turn controller fetches them itself. */

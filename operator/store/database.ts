@@ -133,6 +133,7 @@ export function translate(error: unknown): unknown {
   const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
   if (code === 'LT001') return new FenceLost(error.message, error);
   if (code === 'LT002') return new ExecutionNotDispatched(error.message, error);
+  if (code === 'LT007') return new PermanentError('QuotaExceeded', error.message, { cause: error });
   if (code === 'LT004' || code === 'LT005') return new ChangedMeanwhile(error.message, error);
   // 08 connection, 53 resources, 57P0x shutdown, 40 rollback, 55P03 lock timeout, 25006 read-only; no code: the socket.
   const transient = /^(08|53|57|40|25006|25P03|55P03)/.test(code) || /^E[A-Z]+$/.test(code) || code === '';

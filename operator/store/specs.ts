@@ -23,6 +23,8 @@ export function specQueries(
   | 'deletedRecords'
   | 'purgeRecord'
   | 'collectBlobs'
+  | 'putQuota'
+  | 'storedBytes'
   | 'upsertTurn'
   | 'cancelTurn'
 > {
@@ -146,6 +148,24 @@ export function specQueries(
         COLLECT_ROWS,
       ]);
       return row?.gone ?? 0;
+    },
+    putQuota: async (tenant, storedBytes) => {
+      if (storedBytes === undefined) await db.query('quota-drop', 'DELETE FROM quota WHERE tenant = $1', [tenant]);
+      else
+        await db.query(
+          'quota-put',
+          `INSERT INTO quota AS q (tenant, stored_bytes) VALUES ($1, $2)
+           ON CONFLICT (tenant) DO UPDATE SET stored_bytes = excluded.stored_bytes WHERE q.stored_bytes <> excluded.stored_bytes`,
+          [tenant, storedBytes],
+        );
+    },
+    storedBytes: async (tenant) => {
+      const [row] = await db.query<{ bytes: bigint }>(
+        'stored-bytes',
+        'SELECT COALESCE(sum(bytes), 0)::bigint AS bytes FROM workspace WHERE tenant = $1 AND deleted_at IS NULL',
+        [tenant],
+      );
+      return row?.bytes ?? 0n;
     },
     upsertTurn: async (t) => {
       const [row] = await db.query<{ id: string; created: boolean }>(

@@ -11,7 +11,7 @@ export type Metrics = Readonly<{
   watchStale: Gauge<'kind'>;
 }>;
 
-const KINDS = ['WorkspaceClass', 'Workspace', 'Turn', 'Sandbox'];
+const KINDS = ['WorkspaceClass', 'WorkspaceQuota', 'Workspace', 'Turn', 'Sandbox'];
 const PHASES = ['Completed', 'Blocked', 'Cancelled', 'Failed'];
 
 export function createMetrics(): Metrics {

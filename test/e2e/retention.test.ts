@@ -52,3 +52,32 @@ test('K9: a namespace that is made anew does not hand out what another had: it s
     await world.kubectl.run(['delete', 'namespace', namespace, '--wait=false']);
   }
 });
+
+test('K3: a WorkspaceQuota holds what a command makes; it shows what is used, and once there is room the next command keeps it', async () => {
+  const quota = (storedBytes: string) => ({
+    apiVersion: 'lathe.dev/v1alpha1',
+    kind: 'WorkspaceQuota',
+    metadata: { name: 'files', namespace: world.namespace },
+    spec: { hard: { storedBytes } },
+  });
+  await world.apply(quota('100k'), world.workspace('quota'));
+  await expect
+    .poll(async () => (await world.get('workspacequota', 'files')).status?.['hard'])
+    .toEqual({ storedBytes: '100k' });
+  await world.apply(
+    world.turn('too-large', { workspace: 'quota', command: 'head -c 200k /dev/zero > big; echo said' }),
+  );
+  expect((await world.finished('too-large')).status).toMatchObject({
+    phase: 'Completed',
+    exitCode: 0,
+    files: { created: 0 },
+  });
+  await world.apply(quota('1M'));
+  await expect
+    .poll(async () => (await world.get('workspacequota', 'files')).status?.['hard'])
+    .toEqual({ storedBytes: '1M' });
+  await world.apply(
+    world.turn('fits', { workspace: 'quota', command: 'test ! -e big && head -c 200k /dev/zero > big' }),
+  );
+  expect((await world.finished('fits')).status).toMatchObject({ phase: 'Completed', files: { created: 1 } });
+});

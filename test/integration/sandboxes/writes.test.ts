@@ -148,4 +148,18 @@ describe('a write by the API', () => {
     expect(new Set(results.map((r) => r.version)).size).toBe(30);
     expect((await tree(owned)).length).toBe(30);
   });
+
+  test('a command that grows beyond the quota of its namespace keeps its result; its files are put back', async () => {
+    const workspace = await world.workspace({ namespace: 'small' });
+    const owned = await world.own(workspace);
+    await world.control.putQuota(workspace.tenant, 100);
+    expect(await world.run(owned, 'echo said; head -c 500 /dev/zero > big; echo > small')).toMatchObject({
+      exitCode: 0,
+      head: 'said\n',
+      files: { created: 0 },
+      refused: [{ path: '/big', reason: 'QuotaExceeded' }],
+    });
+    expect(await world.run(owned, 'ls; echo fits > small')).toMatchObject({ head: '', files: { created: 1 } });
+    await expect(write(owned, [file('/more', 'x'.repeat(200))])).rejects.toMatchObject({ reason: 'QuotaExceeded' });
+  });
 });

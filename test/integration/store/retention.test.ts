@@ -141,3 +141,25 @@ describe('contents', () => {
       }
   });
 });
+
+describe('a quota', () => {
+  test('holds for all workspaces of a namespace together, also when they grow at once; what is deleted makes room', async () => {
+    const [one, two] = [await owned('quota'), await owned('quota')];
+    await f.control.putQuota(one.workspace.tenant, 1_000);
+    const results = await Promise.allSettled(
+      [one, two].flatMap((each) => [0, 1, 2].map((i) => write(each, `/${i}`, randomBytes(300)))),
+    );
+    expect(results.filter(({ status }) => status === 'fulfilled').length).toBe(3);
+    expect(results.find(({ status }) => status === 'rejected')).toMatchObject({
+      reason: {
+        reason: 'QuotaExceeded',
+        message: expect.stringMatching(/namespace quota would have \d+ bytes.*allows 1000/) as unknown,
+      },
+    });
+    expect(await f.control.storedBytes(one.workspace.tenant)).toBe(900n);
+    await f.control.markWorkspaceDeleted(two.workspace.uid);
+    await write(one, '/again', randomBytes(90));
+    await f.control.putQuota(one.workspace.tenant, undefined);
+    await write(one, '/large', randomBytes(5_000));
+  });
+});
