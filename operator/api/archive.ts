@@ -1,5 +1,6 @@
 /** `archive`: many files in one request, as a tar. */
-import { Readable } from 'node:stream';
+import { Readable, type Writable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import { extract, pack, type Header, type Pack } from 'tar-stream';
 import type { WriteChange } from '../../proto/gen/lathe/turns/v1/turns.ts';
 import { ARCHIVE_BYTES, HEADERS } from '../../proto/live/types.ts';
@@ -154,7 +155,11 @@ async function unpack(
     bytes = 0;
   };
   const reader = extract();
-  const feeding = feed(reader, streamOf(call, ARCHIVE_BYTES + MAX_ENTRIES * 1_024), hash);
+  const feeding = pipeline(
+    hashedOn(streamOf(call, ARCHIVE_BYTES + MAX_ENTRIES * 1_024), hash),
+    reader as unknown as Writable,
+    { signal },
+  );
   // Its failure is this loop's: the reader is destroyed with it.
   feeding.catch(() => undefined);
   try {
@@ -206,27 +211,13 @@ async function unpack(
   return changes;
 }
 
-async function feed(
-  reader: ReturnType<typeof extract>,
+async function* hashedOn(
   source: AsyncIterable<Buffer>,
   hash: { update(data: Buffer): unknown },
-): Promise<void> {
-  try {
-    for await (const piece of source) {
-      hash.update(piece);
-      if (!reader.write(piece))
-        await new Promise<void>((resolve) => {
-          const done = () => {
-            reader.off('drain', done).off('close', done);
-            resolve();
-          };
-          reader.once('drain', done).once('close', done);
-        });
-    }
-    reader.end(undefined);
-  } catch (error) {
-    reader.destroy(error instanceof Error ? error : new Error(String(error)));
-    throw error;
+): AsyncIterable<Buffer> {
+  for await (const piece of source) {
+    hash.update(piece);
+    yield piece;
   }
 }
 

@@ -1,6 +1,7 @@
 /** One request: what it asks, parsed once and within bounds, and how it is answered. */
 import { createHash } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import { z } from 'zod';
 import { HEADERS, LIST_LIMIT } from '../../proto/live/types.ts';
 import { normalisePath } from '../../proto/paths.ts';
 import { PermanentError } from '../errors.ts';
@@ -70,18 +71,24 @@ export function versionOf({ query, workspace }: Call, name = 'version'): bigint 
   return BigInt(given);
 }
 
-/** Where a list goes on. Opaque to callers; nothing in it is secret. */
-export function cursorOf<T extends object>(query: URLSearchParams): T | undefined {
+/** Where a list goes on. Opaque to callers; nothing in it is secret, and nothing of it is believed. */
+export function cursorOf<T>(query: URLSearchParams, schema: z.ZodType<T>): T | undefined {
   const given = query.get('continue');
   if (given === null || given === '') return undefined;
   try {
-    const value: unknown = JSON.parse(Buffer.from(given, 'base64url').toString('utf8'));
-    if (typeof value === 'object' && value !== null) return value as T;
+    const parsed = schema.safeParse(JSON.parse(Buffer.from(given, 'base64url').toString('utf8')));
+    if (parsed.success) return parsed.data;
   } catch {
     // The same answer as to any other text.
   }
   throw new PermanentError('BadRequest', 'continue is not what a list gave; begin anew without it');
 }
+
+/** Text that the store takes: NUL it does not. */
+export const cursorTextField = z
+  .string()
+  .max(8_192)
+  .refine((text) => !text.includes('\0') && text.isWellFormed());
 
 export function cursorText(cursor: object): string {
   return Buffer.from(JSON.stringify(cursor)).toString('base64url');

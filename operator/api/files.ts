@@ -2,6 +2,7 @@
 import { compileGlobs } from '../../proto/globs.ts';
 import { API_VERSION, HEADERS, PART_BYTES, type FileInfo, type FileList } from '../../proto/live/types.ts';
 import { escapeName } from '../../proto/paths.ts';
+import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import type { FileEntry } from '../store/rows.ts';
 import {
@@ -11,6 +12,7 @@ import {
   checkedPath,
   cursorOf,
   cursorText,
+  cursorTextField,
   flagOf,
   idempotencyOf,
   ifMatchOf,
@@ -76,12 +78,13 @@ export function infoOf(entry: FileEntry): FileInfo {
 }
 
 /** Where a listing stands: the version, so that pages fit together, and the last path. */
-type Cursor = { version: number; after: string };
+const cursorSchema = z.object({ version: z.int().min(0), after: cursorTextField });
+type Cursor = z.infer<typeof cursorSchema>;
 
 /** Entries that the query names, page by page, with where to go on. */
 export async function* entriesOf(call: Call): AsyncIterable<{ entry: FileEntry; cursor: Cursor; matches: boolean }> {
   const { query, store, workspace, signal } = call;
-  const cursor = cursorOf<Cursor>(query);
+  const cursor = cursorOf(query, cursorSchema);
   const version = cursor === undefined ? versionOf(call) : BigInt(cursor.version);
   const glob = query.get('glob');
   const matches = glob === null ? () => true : compileGlobs([glob.startsWith('/') ? glob : `/${glob}`]);
@@ -112,7 +115,7 @@ async function list(call: Call): Promise<void> {
     scanned += 1;
     last = cursor;
   }
-  const version = cursorOf<Cursor>(call.query)?.version ?? Number(versionOf(call));
+  const version = cursorOf(call.query, cursorSchema)?.version ?? Number(versionOf(call));
   const metadata = next === undefined ? {} : { continue: cursorText(next) };
   answerJson(call, { kind: 'FileList', apiVersion: API_VERSION, metadata, version, items } satisfies FileList);
 }

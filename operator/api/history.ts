@@ -12,6 +12,7 @@ import {
   checkedPath,
   cursorOf,
   cursorText,
+  cursorTextField,
   idempotencyOf,
   jsonOf,
   limitOf,
@@ -31,7 +32,7 @@ export async function getVersions(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
   const limit = limitOf(query);
   const path = query.get('path');
-  const before = BigInt(cursorOf<{ before: number }>(query)?.before ?? Number(workspace.head) + 1);
+  const before = BigInt(cursorOf(query, z.object({ before: z.int().min(0) }))?.before ?? Number(workspace.head) + 1);
   const rows = await store.versions(
     workspace.id,
     { before, limit, ...(path === null ? {} : { path: checkedPath(path) }) },
@@ -74,7 +75,7 @@ export async function getDiff(call: Call): Promise<void> {
   }
   if (format !== 'json') throw new PermanentError('BadRequest', 'format is json or patch');
   const limit = limitOf(query);
-  const after = cursorOf<{ after: string }>(query)?.after ?? '';
+  const after = cursorOf(query, z.object({ after: cursorTextField }))?.after ?? '';
   const rest = after === '' ? all : all.filter(({ path }) => Buffer.compare(Buffer.from(path), Buffer.from(after)) > 0);
   const items = rest.slice(0, limit);
   const last = items.at(-1);

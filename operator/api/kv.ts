@@ -1,8 +1,10 @@
 /** `kv`: small values beside the files; no versions, the last write counts. */
 import { createHash } from 'node:crypto';
 import { API_VERSION, KV_BYTES, type KeyValueList } from '../../proto/live/types.ts';
+import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
-import { answerJson, bodyOf, cursorOf, cursorText, ifMatchOf, limitOf, type Call } from './call.ts';
+import { MAX_VALUES } from '../store/api-store.ts';
+import { answerJson, bodyOf, cursorOf, cursorText, cursorTextField, ifMatchOf, limitOf, type Call } from './call.ts';
 
 const MAX_KEY_BYTES = 512;
 
@@ -35,7 +37,7 @@ export async function putKv(call: Call): Promise<void> {
   if (!(await call.store.putValue(call.workspace.id, key, value, ifMatch, call.signal)))
     throw new PermanentError(
       'PreconditionFailed',
-      `the value of ${JSON.stringify(key)} is not what the request says; read it again`,
+      `the value of ${JSON.stringify(key)} is not what the request says, or there are ${MAX_VALUES} values already`,
     );
   call.response.writeHead(204, { etag: `"${createHash('sha256').update(value).digest('hex')}"` }).end();
 }
@@ -49,8 +51,8 @@ export async function deleteKv(call: Call): Promise<void> {
 async function list(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
   const limit = limitOf(query);
-  const after = cursorOf<{ after: string }>(query)?.after ?? '';
-  const rows = await store.listValues(workspace.id, { prefix: query.get('prefix') ?? '', after, limit }, signal);
+  const after = cursorOf(query, z.object({ after: cursorTextField }))?.after ?? '';
+  const rows = await store.listValues(workspace.id, { prefix: prefixOf(query), after, limit }, signal);
   const last = rows.at(-1);
   const body: KeyValueList = {
     kind: 'KeyValueList',
@@ -66,10 +68,14 @@ async function list(call: Call): Promise<void> {
   answerJson(call, body);
 }
 
-function keyOf(query: URLSearchParams): string {
-  const key = query.get('key') ?? '';
+function prefixOf(query: URLSearchParams): string {
+  return (query.get('prefix') ?? '') === '' ? '' : keyOf(query, 'prefix');
+}
+
+function keyOf(query: URLSearchParams, name = 'key'): string {
+  const key = query.get(name) ?? '';
   if (key === '' || Buffer.byteLength(key) > MAX_KEY_BYTES || key.includes('\0') || !key.isWellFormed())
-    throw new PermanentError('BadRequest', `a key has 1 to ${MAX_KEY_BYTES} bytes of UTF-8 without NUL`);
+    throw new PermanentError('BadRequest', `a ${name} has 1 to ${MAX_KEY_BYTES} bytes of UTF-8 without NUL`);
   return key;
 }
 

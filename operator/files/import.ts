@@ -1,5 +1,7 @@
 /** An export, read: contents into the store, the rest checked. Nothing of the workspace changes here. */
 import { createHash } from 'node:crypto';
+import type { Writable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
 import { canonicalPath } from '../../proto/paths.ts';
 import { PermanentError } from '../errors.ts';
@@ -32,7 +34,7 @@ export async function readExport(
   signal: AbortSignal,
 ): Promise<Imported> {
   const reader = extract();
-  const fed = feed(reader, source, signal);
+  const fed = pipeline(source, reader as unknown as Writable, { signal });
   fed.catch(() => undefined);
   const seen = new Map<string, string>();
   const head: HistoryLine[] = [];
@@ -176,29 +178,4 @@ function hashOf(content: Buffer): string {
 
 function broken(why: string, cause?: unknown): PermanentError {
   return new PermanentError('BadRequest', `this is no whole export of a workspace: ${why}`, { cause });
-}
-
-async function feed(
-  reader: ReturnType<typeof extract>,
-  source: AsyncIterable<Buffer>,
-  signal: AbortSignal,
-): Promise<void> {
-  try {
-    for await (const piece of source) {
-      signal.throwIfAborted();
-      if (!reader.write(piece))
-        await new Promise<void>((resolve) => {
-          const done = () => {
-            reader.off('drain', done).off('close', done);
-            resolve();
-          };
-          reader.once('drain', done).once('close', done);
-        });
-      if (reader.destroyed) return;
-    }
-    reader.end(undefined);
-  } catch (error) {
-    reader.destroy(error instanceof Error ? error : new Error(String(error)));
-    throw error;
-  }
 }

@@ -65,6 +65,9 @@ export interface ApiStore {
 }
 
 const COLUMNS = 'path, version, kind, executable, size, sha256, target';
+/** Of one workspace. */
+const MAX_UPLOADS = 32;
+export const MAX_VALUES = 10_000;
 const CHUNK_BYTES = 256 * 1024;
 const UPLOAD = "id, path, actor, bytes, touched_at + interval '24 hours' AS expires_at";
 /** After every other character: the end of a prefix. */
@@ -124,7 +127,8 @@ export function apiQueries(db: Database): ApiStore {
       const rows = await db.query(
         'value-put',
         `INSERT INTO kv AS k (workspace, key, value, sha256)
-           SELECT $1, $2, $3, $4 WHERE $5::bytea IS NULL OR length($5) = 0 OR EXISTS (SELECT 1 FROM kv WHERE workspace = $1 AND key = $2)
+           SELECT $1, $2, $3, $4 WHERE EXISTS (SELECT 1 FROM kv WHERE workspace = $1 AND key = $2)
+             OR ($5::bytea IS NULL OR length($5) = 0) AND (SELECT count(*) FROM kv WHERE workspace = $1) < ${MAX_VALUES}
          ON CONFLICT (workspace, key) DO UPDATE SET value = excluded.value, sha256 = excluded.sha256, updated_at = now()
            WHERE $5::bytea IS NULL OR k.sha256 = $5 RETURNING 1`,
         [workspace, key, value, createHash('sha256').update(value).digest(), ifMatch ?? null],
@@ -145,11 +149,16 @@ export function apiQueries(db: Database): ApiStore {
     createUpload: async (workspace, path, actor, signal) => {
       const [row] = await db.query<UploadRow>(
         'upload-create',
-        `INSERT INTO upload (id, workspace, path, actor) VALUES ($1, $2, $3, $4) RETURNING ${UPLOAD}`,
+        `INSERT INTO upload (id, workspace, path, actor) SELECT $1, $2, $3, $4
+         WHERE (SELECT count(*) FROM upload WHERE workspace = $2) < ${MAX_UPLOADS} RETURNING ${UPLOAD}`,
         [newId(), workspace, path, actor],
         signal,
       );
-      if (row === undefined) throw new Error('an upload was not made');
+      if (row === undefined)
+        throw new PermanentError(
+          'TooManyRequests',
+          `this workspace has ${MAX_UPLOADS} open uploads; complete or drop some`,
+        );
       return row;
     },
     getUpload: async (workspace, id, signal) =>

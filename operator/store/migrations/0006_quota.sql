@@ -3,6 +3,8 @@ CREATE TABLE quota (
   tenant uuid PRIMARY KEY REFERENCES tenant,
   stored_bytes bigint NOT NULL
 );
+-- How many uploads of a workspace are open.
+CREATE INDEX upload_workspace ON upload (workspace);
 CREATE INDEX workspace_tenant ON workspace (tenant) WHERE deleted_at IS NULL;
 
 -- Where a workspace grows, within the commit that makes it. The row of the quota is held, so two that grow at once are counted

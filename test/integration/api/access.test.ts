@@ -118,3 +118,32 @@ describe('discovery', () => {
     ).toBe(413);
   });
 });
+
+describe('what nobody of ours would send', () => {
+  const cursor = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url');
+  test.for<[path: string, query: Record<string, string>]>([
+    ['files', { continue: 'x' }],
+    ['files', { continue: cursor({ version: 1.5, after: '' }) }],
+    ['files', { continue: cursor({ version: 'x', after: 'y' }) }],
+    ['files', { continue: cursor({ version: 1, after: 'a\0b' }) }],
+    ['files', { continue: cursor([]) }],
+    ['files', { version: '-1' }],
+    ['files', { limit: 'x' }],
+    ['versions', { continue: cursor({ before: null }) }],
+    ['diff', { continue: cursor({ after: 7 }) }],
+    ['diff', { format: 'xml' }],
+    ['kv', { prefix: 'a\0b' }],
+    ['kv', { key: '' }],
+  ])('%s %j is a BadRequest', async ([path, query]) => {
+    const w = await world.workspace();
+    expect((await world.ask('GET', w, path, { query })).json()).toMatchObject({ code: 400 });
+  });
+
+  test('uploads that are begun and never completed have an end', async () => {
+    const w = await world.workspace();
+    const begin = async () => (await world.ask('POST', w, 'files', { query: { path: '/a', uploads: 'true' } })).code;
+    const codes = [];
+    for (let i = 0; i < 33; i += 1) codes.push(await begin());
+    expect(codes).toEqual([...Array<number>(32).fill(201), 429]);
+  });
+});
