@@ -1,6 +1,6 @@
 /** What an end-to-end test does to the cluster: apply, look, wait for a fact, look again when it does not come. */
 import { randomBytes } from 'node:crypto';
-import { afterAll, beforeAll, expect, inject } from 'vitest';
+import { afterAll, beforeAll, expect, inject, vi } from 'vitest';
 import type { Installation } from '../installation/install.ts';
 import { kubectlOf, type Tool } from '../installation/kubectl.ts';
 
@@ -95,12 +95,14 @@ export function useWorld(title: string): World {
     },
     condition: async (kind, name, type, want, timeoutMs = 60_000) => {
       let found: Condition | undefined;
-      await expect
-        .poll(async () => (found = conditionOf(await world.get(kind, name), type)), {
-          timeout: timeoutMs,
-          interval: 250,
-        })
-        .toMatchObject(want);
+      // Not expect.poll: this is waited for before the tests too.
+      await vi.waitFor(
+        async () => {
+          found = conditionOf(await world.get(kind, name), type);
+          expect(found).toMatchObject(want);
+        },
+        { timeout: timeoutMs, interval: 250 },
+      );
       if (found === undefined) throw new Error(`${kind} ${name} never had a condition ${type}`);
       return found;
     },
