@@ -41,7 +41,9 @@ export function blobQueries(
       );
       for (const { sha256 } of there) wanted.delete(sha256.toString('hex'));
     }
-    for (const batch of batches([...wanted.values()])) await insert(db, tenant, batch.map(encode), signal);
+    // In one order, whoever puts them: two that put the same ones at once must not wait for each other.
+    const inOrder = [...wanted.values()].sort((a, b) => Buffer.compare(a.hash, b.hash));
+    for (const batch of batches(inOrder)) await insert(db, tenant, batch.map(encode), signal);
     return hashes;
   };
 
