@@ -30,20 +30,27 @@ BEGIN
   RETURN true;
 END $$;
 
--- Contents that nothing names and that nobody put for a day, at most p_limit of them. A commit that names one meanwhile holds
--- its row by the foreign key, and it stays; who puts one again makes it young.
+-- Contents that nothing names and that nobody put for a day, at most p_limit of them. Who puts one again makes it young; a commit
+-- that names one after it was looked for is told by the foreign key, and that one stays.
 CREATE FUNCTION collect_blobs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
-  gone int;
+  old record;
+  gone int := 0;
 BEGIN
-  DELETE FROM blob b USING (
-    SELECT tenant, sha256 FROM blob o
+  FOR old IN
+    SELECT o.tenant, o.sha256 FROM blob o
     WHERE o.created_at < now() - interval '24 hours'
       AND NOT EXISTS (SELECT 1 FROM file_version v WHERE v.tenant = o.tenant AND v.sha256 = o.sha256)
       AND NOT EXISTS (SELECT 1 FROM event e JOIN workspace w ON w.id = e.workspace WHERE w.tenant = o.tenant AND e.payload_sha256 = o.sha256)
       AND NOT EXISTS (SELECT 1 FROM execution x JOIN workspace w ON w.id = x.workspace WHERE w.tenant = o.tenant AND x.output_sha256 = o.sha256)
-    ORDER BY o.created_at LIMIT p_limit FOR UPDATE SKIP LOCKED
-  ) old WHERE b.tenant = old.tenant AND b.sha256 = old.sha256 AND b.created_at < now() - interval '24 hours';
-  GET DIAGNOSTICS gone = ROW_COUNT;
+    ORDER BY o.created_at LIMIT p_limit FOR UPDATE OF o SKIP LOCKED
+  LOOP
+    BEGIN
+      DELETE FROM blob b WHERE b.tenant = old.tenant AND b.sha256 = old.sha256;
+      gone := gone + 1;
+    EXCEPTION WHEN foreign_key_violation THEN
+      NULL;
+    END;
+  END LOOP;
   RETURN gone;
 END $$;
