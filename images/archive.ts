@@ -1,6 +1,6 @@
 /** One file with a whole image, as containerd, Docker, kind and skopeo load it. */
 import { createHash } from 'node:crypto';
-import { link, mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { run } from '../test/cluster/run.ts';
 import type { Layer } from './layers.ts';
@@ -33,7 +33,8 @@ export async function writeArchive(
     const names = layers.map((_, i) => `layer-${i}.tar`);
     for (const [i, layer] of layers.entries()) {
       const to = join(folder, names[i] ?? '');
-      await link(layer.path, to).catch(() => symlink(layer.path, to));
+      // Not a hard link: it would change the layer under another build that reads it.
+      await symlink(layer.path, to);
     }
     await writeFile(join(folder, 'config.json'), documentOf(layers, config));
     const manifest = [{ Config: 'config.json', RepoTags: [image], Layers: names }];
