@@ -125,7 +125,7 @@ function manifests(): object {
         apiVersion: 'lathe.dev/v1alpha1',
         kind: 'Workspace',
         metadata: { name: WORKSPACE, namespace: TEAM },
-        spec: { volume: { mode: 'Ephemeral' } },
+        spec: { volume: { mode: 'Ephemeral' }, adoptFrom: 'None' },
       },
     ],
   };

@@ -182,7 +182,7 @@ function manifests(image: string): object {
     apiVersion: 'lathe.dev/v1alpha1',
     kind: 'Workspace',
     metadata: { name, namespace: TEAM },
-    spec: { volume: { mode: 'Ephemeral' }, files, environment: { resources: { disk: '6Gi' } } },
+    spec: { volume: { mode: 'Ephemeral' }, adoptFrom: 'None', files, environment: { resources: { disk: '6Gi' } } },
   });
   return {
     apiVersion: 'v1',

@@ -176,7 +176,11 @@ async function overParts(
     // Of a bench before: it is told to go and not waited for.
     await kubectl.run(['delete', 'namespace', TEAM, '--ignore-not-found', '--timeout=120s'], {}, signal);
     await kubectl.run(['apply', '-f', '-'], { input: JSON.stringify(manifests()) }, signal);
-    const workspace = await lathe.workspace({ name: NAME, spec: { volume: { mode: 'Ephemeral' } }, signal });
+    const workspace = await lathe.workspace({
+      name: NAME,
+      spec: { volume: { mode: 'Ephemeral' }, adoptFrom: 'None' },
+      signal,
+    });
     await kubectl.run(['-n', TEAM, 'wait', '--for=condition=Finished', 'turn/warm', '--timeout=120s'], {}, signal);
     const [pod = ''] = (
       await kubectl.run(['-n', TEAM, 'get', 'pods', '-l', `lathe.dev/workspace=${NAME}`, '-o', 'name'], {}, signal)
@@ -266,7 +270,7 @@ function manifests(): object {
         apiVersion: 'lathe.dev/v1alpha1',
         kind: 'Workspace',
         metadata: { name: NAME, namespace: TEAM },
-        spec: { volume: { mode: 'Ephemeral' } },
+        spec: { volume: { mode: 'Ephemeral' }, adoptFrom: 'None' },
       },
       {
         apiVersion: 'lathe.dev/v1alpha1',
