@@ -52,6 +52,8 @@ export async function getArchive(call: Call): Promise<void> {
     call.response.once('finish', resolve).once('close', resolve);
     tar.once('error', reject);
   });
+  // When the store fails first, that is the error; what follows from it must not end the process.
+  sent.catch(() => undefined);
   await fill(call, tar, entries);
   tar.finalize();
   await sent;

@@ -1,6 +1,6 @@
 /** Who asks: by the API server's front proxy, or by a token of audience `lathe.dev`. */
 import { createHash } from 'node:crypto';
-import type { IncomingHttpHeaders } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 
 export type Identity = Readonly<{
   user: string;
@@ -37,29 +37,25 @@ export function requestHeaderConfigOf(data: Readonly<Record<string, string>>): R
   };
 }
 
-/** `commonName`: of a client certificate that chains to the request header CA; undefined: there is none. Pure. */
+/**
+ * `headers`: line by line; joined, a group named `a, b` would be two. `commonName`: of a client certificate that chains to the request header CA; undefined: there is none. Pure.
+ */
 export function frontProxyIdentity(
-  headers: IncomingHttpHeaders,
+  headers: IncomingMessage['headersDistinct'],
   commonName: string | undefined,
   config: RequestHeaderConfig,
 ): Identity | undefined {
   if (commonName === undefined) return undefined;
   if (config.allowedNames.length > 0 && !config.allowedNames.includes(commonName)) return undefined;
-  const values = (name: string) => split(headers[name.toLowerCase()]);
+  const values = (name: string) => headers[name.toLowerCase()] ?? [];
   const user = config.userHeaders.flatMap(values)[0];
   if (user === undefined || user === '') return undefined;
   const extra: Record<string, string[]> = {};
   for (const prefix of config.extraPrefixes.map((p) => p.toLowerCase()))
     for (const [name, value] of Object.entries(headers))
-      if (name.startsWith(prefix)) extra[decodeURIComponent(name.slice(prefix.length))] = split(value);
+      if (name.startsWith(prefix)) extra[decodeURIComponent(name.slice(prefix.length))] = value ?? [];
   const uid = values('x-remote-uid')[0];
   return { user, ...(uid === undefined ? {} : { uid }), groups: config.groupHeaders.flatMap(values), extra };
-}
-
-/** Node joins a header that comes several times by ", ". */
-function split(value: string | string[] | undefined): string[] {
-  if (value === undefined) return [];
-  return (Array.isArray(value) ? value : value.split(', ')).filter((item) => item !== '');
 }
 
 /** The API server's answer about a token of audience `lathe.dev`. @throws TransientError when it has none */

@@ -51,7 +51,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
       throw new TransientError('ServiceUnavailable', 'how the API server signs its requests is not known yet');
     const socket = request.socket as TLSSocket;
     const commonName = socket.authorized ? socket.getPeerCertificate().subject.CN : undefined;
-    return frontProxyIdentity(request.headers, Array.isArray(commonName) ? commonName[0] : commonName, config);
+    return frontProxyIdentity(request.headersDistinct, Array.isArray(commonName) ? commonName[0] : commonName, config);
   });
   const direct = listener({}, (request) => options.authenticateBearer(request.headers.authorization));
   const reload = () => {

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
-import { canonicalPath } from '../../proto/paths.ts';
+import { canonicalPath, escapeName } from '../../proto/paths.ts';
 import { PermanentError } from '../errors.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import { exportHeader, historyLine, manifest, type ExportHeader, type HistoryLine } from './export.ts';
@@ -37,6 +37,8 @@ export async function readExport(
   const fed = pipeline(source, reader as unknown as Writable, { signal });
   fed.catch(() => undefined);
   const seen = new Map<string, string>();
+  /** Of the contents that came along, by hash. */
+  const sizes = new Map<string, number>();
   const head: HistoryLine[] = [];
   const versions = new Map<number, HistoryLine[]>();
   const values: { key: string; value: Buffer }[] = [];
@@ -85,6 +87,7 @@ export async function readExport(
           if (bytes > BATCH_BYTES || batch.length > 1_000) await flush();
         }
         seen.set(name, sha256);
+        sizes.set(sha256, size);
         if (name.startsWith('files/')) {
           const executable = ((entry.header.mode ?? 0) & 0o111) !== 0;
           head.push({ version: 1, path: pathIn(name), kind: 'regular', executable, size, sha256 });
@@ -121,6 +124,10 @@ export async function readExport(
   const [extra] = seen.keys();
   if (extra !== undefined) throw broken(`${extra} is not in its manifest.json`);
   if (header.headOnly) versions.set(1, head);
+  // A hash that is only named proves nothing: its content may be another workspace's (S3).
+  for (const line of [...versions.values()].flat())
+    if (line.kind === 'regular' && (line.sha256 === undefined || sizes.get(line.sha256) !== line.size))
+      throw broken(`version ${line.version} names a content of ${escapeName(line.path)} that did not come along`);
   const known = [...versions.keys()];
   if (known.some((version) => version > (header.headOnly ? 1 : header.version)))
     throw broken('it has versions after its own');

@@ -18,6 +18,16 @@ describe('who asks', () => {
     world.allows = () => true;
   });
 
+  test('a group or user with a comma in its name is one, not several', async () => {
+    const w = await world.workspace();
+    const seen: unknown[] = [];
+    world.allows = ({ user, groups }) => seen.push([user, groups]) > 0;
+    const headers = { 'x-remote-user': 'eve, x', 'x-remote-group': 'dev, system:masters' };
+    expect((await world.askAggregated(files(w), headers, world.frontProxy.client)).code).toBe(200);
+    expect(seen).toEqual([['eve, x', ['dev, system:masters']]]);
+    world.allows = () => true;
+  });
+
   test('without a certificate, or with one of another authority or name, X-Remote-User is worth nothing', async () => {
     const w = await world.workspace();
     const foreign = await newAuthority(new Date());

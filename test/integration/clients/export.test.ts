@@ -2,10 +2,11 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { randomBytes } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { exportRange } from '../../../operator/files/export.ts';
+import { padding, tarHeader } from '../../../operator/files/tar-header.ts';
 import { readExport } from '../../../operator/files/import.ts';
 import type { FileEntry, WorkspaceRow } from '../../../operator/store/rows.ts';
 import { ConflictError, type Workspace } from '../../../sdk/index.ts';
@@ -190,6 +191,31 @@ describe('what is no whole export', () => {
       { numRuns: runs },
     );
     expect(refused).toBeGreaterThan(runs / 4);
+  });
+
+  test('S3: a hash that is only named does not bring the content of another workspace', async () => {
+    const secret = Buffer.from('of somebody else');
+    const sha256 = createHash('sha256').update(secret).digest('hex');
+    const row = await world.workspace();
+    await world.store.putBlobs(row.tenant, [secret]);
+    const members: [string, string][] = [
+      [
+        'lathe-export.json',
+        JSON.stringify({ format: 1, workspace: { name: 'x' }, version: 1, seq: 1, headOnly: false }),
+      ],
+      [
+        'history/000001.jsonl',
+        JSON.stringify({ version: 1, path: '/a', kind: 'regular', executable: false, size: secret.length, sha256 }),
+      ],
+    ];
+    const hash = (text: string) => createHash('sha256').update(text).digest('hex');
+    members.push(['manifest.json', JSON.stringify({ members: members.map(([name, text]) => [name, hash(text)]) })]);
+    const bytes = members.flatMap(([name, text]) => [
+      tarHeader({ name, size: text.length, mode: 0o644 }),
+      Buffer.from(text),
+      Buffer.alloc(padding(text.length)),
+    ]);
+    await expect(read(row, Buffer.concat([...bytes, Buffer.alloc(1_024)]))).rejects.toThrow('did not come along');
   });
 
   test.for<[what: string, make: (folder: string) => string[]]>([
