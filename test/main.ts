@@ -1,7 +1,7 @@
 /**
  * `npm test`: unit, integration and end-to-end in that order, on what they need, which is taken down again.
  *
- *   npm test [-- unit|integration|e2e …] [--keep] [--context NAME] [anything for vitest, such as -t PATTERN or a file]
+ *   npm test [-- unit|integration|e2e …] [--keep] [--context NAME] [--cluster NAME] [anything for vitest: -t PATTERN, a file]
  *
  * Ends with one line `N passed, N failed`. Exit code 1 when a test failed or a part could not run.
  */
@@ -19,6 +19,7 @@ type Options = Readonly<{
   parts: readonly Part[];
   keep: boolean;
   context: string | undefined;
+  cluster: string;
   forVitest: readonly string[];
 }>;
 type Tally = Readonly<{
@@ -30,7 +31,7 @@ type Tally = Readonly<{
   broken: boolean;
 }>;
 
-/** Ours, so that a run never touches a cluster that somebody works with. */
+/** Ours, so that a run never touches a cluster that somebody works with; two runs at once take two names. */
 const CLUSTER = 'test';
 const reportSchema = z.object({
   numPassedTests: z.number(),
@@ -52,13 +53,13 @@ async function main(options: Options, signal: AbortSignal): Promise<number> {
   try {
     if (needsCluster) {
       if (options.parts.includes('integration')) await ensurePackages(['postgresql'], say, signal);
-      started = options.context === undefined && !(await isRunning(signal));
+      started = options.context === undefined && !(await isRunning(options.cluster, signal));
       const cluster = await clusterUp(
-        { name: CLUSTER, ...(options.context ? { context: options.context } : {}), onProgress: say },
+        { name: options.cluster, ...(options.context ? { context: options.context } : {}), onProgress: say },
         signal,
       );
       environment['LATHE_TEST_KUBECONFIG'] = cluster.kubeconfig;
-      environment['LATHE_TEST_CLUSTER'] = CLUSTER;
+      environment['LATHE_TEST_CLUSTER'] = options.cluster;
       if (options.context !== undefined) environment['LATHE_TEST_CONTEXT'] = options.context;
     }
     for (const part of options.parts) {
@@ -70,13 +71,14 @@ async function main(options: Options, signal: AbortSignal): Promise<number> {
     return finish(tallies, true);
   } finally {
     // Not under the caller's signal: an interrupted run takes down what it started, too.
-    if (started && !options.keep) await clusterDown({ name: CLUSTER, onProgress: say }, AbortSignal.timeout(120_000));
+    if (started && !options.keep)
+      await clusterDown({ name: options.cluster, onProgress: say }, AbortSignal.timeout(120_000));
   }
   return finish(tallies, false);
 }
 
-async function isRunning(signal: AbortSignal): Promise<boolean> {
-  return (await clusterStatus({ name: CLUSTER }, signal)).running;
+async function isRunning(name: string, signal: AbortSignal): Promise<boolean> {
+  return (await clusterStatus({ name }, signal)).running;
 }
 
 function finish(tallies: readonly Tally[], interrupted: boolean): number {
@@ -154,15 +156,17 @@ function parseArguments(args: readonly string[]): Options {
   const forVitest: string[] = [];
   let keep = false;
   let context: string | undefined;
+  let cluster = CLUSTER;
   for (let i = 0; i < args.length; i += 1) {
     const arg = args[i] ?? '';
     const part = PARTS.find((p) => p === arg);
     if (part !== undefined) parts.push(part);
     else if (arg === '--keep') keep = true;
     else if (arg === '--context') context = args[(i += 1)];
+    else if (arg === '--cluster') cluster = args[(i += 1)] ?? CLUSTER;
     else forVitest.push(arg);
   }
-  return { parts: parts.length === 0 ? PARTS : parts, keep, context, forVitest };
+  return { parts: parts.length === 0 ? PARTS : parts, keep, context, cluster, forVitest };
 }
 
 function say(line: string): void {
