@@ -1,6 +1,7 @@
 /** Two HTTPS listeners, one handler: behind the cluster's API server, and direct. */
 import { createServer, type Server, type ServerOptions } from 'node:https';
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 import type { TLSSocket } from 'node:tls';
 import { GROUP } from '../../proto/live/types.ts';
 import { PermanentError, TransientError } from '../errors.ts';
@@ -8,9 +9,11 @@ import type { Tls } from '../sandboxes/attach-server.ts';
 import type { Logger } from '../telemetry/log.ts';
 import { frontProxyIdentity, type Identity, type RequestHeaderConfig } from './authentication.ts';
 import type { Authorizer } from './authorization.ts';
+import type { AuthenticateBearer } from './bearer.ts';
 import type { Call, Deps } from './call.ts';
 import { discover } from './discovery.ts';
 import { statusOf } from './errors.ts';
+import { commonNameUnder } from './peer.ts';
 import { routeOf } from './routes.ts';
 
 export type ApiOptions = Readonly<{
@@ -19,7 +22,7 @@ export type ApiOptions = Readonly<{
   tls: () => Tls;
   /** Undefined: nothing is believed of who comes through the API server. */
   requestHeader: () => RequestHeaderConfig | undefined;
-  authenticateBearer: (authorization: string | undefined) => Promise<Identity | undefined>;
+  authenticateBearer: AuthenticateBearer;
   authorizer: Authorizer;
   aggregatedPort: number;
   directPort: number;
@@ -31,7 +34,7 @@ export type ApiServer = AsyncDisposable &
   Readonly<{
     aggregatedPort: number;
     directPort: number;
-    /** New connections use what `tls` and `requestHeader` say now. */
+    /** New connections use what `tls` and `requestHeader` say now. @throws Error when they can't; the old ones stay in use */
     reload(): void;
   }>;
 
@@ -42,6 +45,8 @@ const HEADERS_MS = 10_000;
 /** The API server ends every request at 60 s; a client that is slower sends less at once. */
 const REQUEST_MS = 120_000;
 const CONNECTIONS = 2_000;
+/** Of one address, directly; behind the API server all come from it. */
+const CONNECTIONS_OF_ONE = 200;
 
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const { log } = options;
@@ -49,16 +54,23 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     const config = options.requestHeader();
     if (config === undefined)
       throw new TransientError('ServiceUnavailable', 'how the API server signs its requests is not known yet');
-    const socket = request.socket as TLSSocket;
-    const commonName = socket.authorized ? socket.getPeerCertificate().subject.CN : undefined;
-    return frontProxyIdentity(request.headers, Array.isArray(commonName) ? commonName[0] : commonName, config);
+    const name = commonNameUnder(request.socket as TLSSocket, config.ca);
+    return frontProxyIdentity(request.headersDistinct, name, config);
   });
-  const direct = listener({}, (request) => options.authenticateBearer(request.headers.authorization));
+  const direct = listener({}, (request) =>
+    options.authenticateBearer(request.headers.authorization, request.socket.remoteAddress ?? ''),
+  );
+  limitPerSource(direct);
+  let inUse = '';
   const reload = () => {
     const { certificate: cert, key } = options.tls();
     const ca = options.requestHeader()?.ca;
+    const now = [cert, key, ca].join();
+    // A new context makes every session that could be resumed worth nothing.
+    if (now === inUse) return;
     aggregated.setSecureContext({ cert, key, ...(ca === undefined ? {} : { ca }) });
     direct.setSecureContext({ cert, key });
+    inUse = now;
   };
   reload();
   return {
@@ -179,6 +191,22 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     response.setHeader('content-length', Buffer.byteLength(text));
     response.writeHead(body.code, { 'content-type': 'application/json' }).end(text);
   }
+}
+
+/** What is over the limit is closed before it costs a handshake. */
+function limitPerSource(server: Server): void {
+  const open = new Map<string, number>();
+  server.prependListener('connection', (socket: Socket) => {
+    const source = socket.remoteAddress ?? '';
+    const count = (open.get(source) ?? 0) + 1;
+    if (count > CONNECTIONS_OF_ONE) return void socket.destroy();
+    open.set(source, count);
+    socket.once('close', () => {
+      const left = (open.get(source) ?? 1) - 1;
+      if (left === 0) open.delete(source);
+      else open.set(source, left);
+    });
+  });
 }
 
 async function listen(server: Server, port: number): Promise<number> {

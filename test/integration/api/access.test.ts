@@ -1,6 +1,9 @@
 /** Who may ask the live API, and what is said to those who may not. */
+import { Agent } from 'node:https';
+import { connect, type Socket } from 'node:net';
 import { describe, expect, test } from 'vitest';
 import { issueLeaf, newAuthority } from '../../../operator/controllers/certificate-authority.ts';
+import { TransientError } from '../../../operator/errors.ts';
 import { useApi } from './world.ts';
 
 const world = useApi();
@@ -32,6 +35,36 @@ describe('who asks', () => {
       expect((await world.askAggregated(files(w), { 'x-remote-user': 'system:admin' }, client)).code).toBe(401);
   });
 
+  test('a connection that is older than the authority of today is not believed any more', async () => {
+    const w = await world.workspace();
+    const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+    const ask = () => world.askAggregated(files(w), { 'x-remote-user': 'eve' }, world.frontProxy.client, agent);
+    const before = world.requestHeader;
+    try {
+      expect((await ask()).code).toBe(200);
+      world.requestHeader = { ...before, ca: (await newAuthority(new Date())).certificate };
+      world.api.reload();
+      expect((await ask()).code).toBe(401);
+      world.requestHeader = { ...before, ca: `${world.requestHeader.ca}\n${before.ca}` };
+      world.api.reload();
+      expect((await ask()).code).toBe(200);
+    } finally {
+      world.requestHeader = before;
+      world.api.reload();
+      agent.destroy();
+    }
+  });
+
+  test('a user and a group with a comma are one user and one group', async () => {
+    const w = await world.workspace();
+    const seen: unknown[] = [];
+    world.allows = (identity) => seen.push(identity) > 0;
+    const headers = { 'x-remote-user': 'eve, ada', 'x-remote-group': 'dev, system:masters' };
+    await world.askAggregated(files(w), headers, world.frontProxy.client);
+    expect(seen).toEqual([{ user: 'eve, ada', groups: ['dev, system:masters'], extra: {} }]);
+    world.allows = () => true;
+  });
+
   test('directly a token says who, and X-Remote-User is worth nothing', async () => {
     const w = await world.workspace();
     const users: string[] = [];
@@ -46,7 +79,47 @@ describe('who asks', () => {
   });
 });
 
+test('one address has at most 200 connections; one more is closed, and what is open goes on', async () => {
+  const w = await world.workspace();
+  const sockets: Socket[] = [];
+  const opened = (socket: Socket) =>
+    new Promise<'open' | 'closed'>((resolve) => {
+      socket.once('close', () => resolve('closed')).once('error', () => undefined);
+      setTimeout(() => resolve('open'), 500);
+    });
+  try {
+    const states = Array.from({ length: 205 }, () => {
+      const socket = connect({ host: '127.0.0.1', port: world.api.directPort });
+      sockets.push(socket);
+      return opened(socket);
+    });
+    expect((await Promise.all(states)).filter((state) => state === 'closed')).toHaveLength(5);
+    expect((await world.askAggregated(files(w), { 'x-remote-user': 'eve' }, world.frontProxy.client)).code).toBe(200);
+  } finally {
+    for (const socket of sockets) socket.destroy();
+  }
+  await expect
+    .poll(() =>
+      world.ask('GET', w, 'files').then(
+        ({ code }) => code,
+        () => 0,
+      ),
+    )
+    .toBe(200);
+});
+
 describe('what they may', () => {
+  test('nobody may anything while the API server has no answer, and is told to ask again', async () => {
+    const w = await world.workspace();
+    world.allows = () => {
+      throw new TransientError('ServiceUnavailable', 'no answer');
+    };
+    const answer = await world.ask('GET', w, 'files', { user: 'unheard' });
+    expect(answer.json()).toMatchObject({ reason: 'ServiceUnavailable', code: 503 });
+    expect(answer.headers['retry-after']).toBe('1');
+    world.allows = () => true;
+  });
+
   test('each subresource and verb is asked for by itself; a refusal names user, verb and resource', async () => {
     const w = await world.workspace();
     world.allows = (_, { verb, subresource }) => verb === 'get' && subresource === 'files';
