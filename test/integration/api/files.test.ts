@@ -226,6 +226,54 @@ describe('several files', () => {
     expect(await paths(w)).toEqual([]);
   });
 
+  test('a content that can not be read breaks an archive off, and nothing else', async () => {
+    const w = await world.workspace();
+    await world.ask('PUT', w, 'files', { query: { path: '/a' }, body: randomBytes(900_001) });
+    await world.store.database.transaction(async (query) => {
+      // What the foreign keys would not let happen.
+      await query('no-triggers', 'SET LOCAL session_replication_role = replica', []);
+      await query('lose', 'DELETE FROM blob WHERE size = 900001', []);
+    });
+    await expect(world.ask('GET', w, 'archive')).rejects.toThrow();
+    expect(await paths(w)).toEqual(['/a']);
+  });
+
+  test('names of a tar are bytes: what is no UTF-8 is refused, what is stays as it is', async () => {
+    const w = await world.workspace();
+    const tar = (name: Buffer, format: string) => {
+      const from = mkdtempSync(join(tmpdir(), 'lathe-tar-'));
+      writeFileSync(Buffer.concat([Buffer.from(`${from}/`), name]), 'x');
+      return execFileSync('tar', ['-C', from, `--format=${format}`, '-cf', '-', '.']);
+    };
+    const long = `${'long-'.repeat(30)}é`;
+    for (const format of ['gnu', 'pax', 'ustar'])
+      expect(
+        (await world.ask('PUT', w, 'archive', { body: tar(Buffer.from('naïve'), format) })).json(),
+        format,
+      ).toMatchObject({ refused: [] });
+    for (const format of ['gnu', 'pax']) await world.ask('PUT', w, 'archive', { body: tar(Buffer.from(long), format) });
+    expect(await paths(w)).toEqual([`/${long}`, '/naïve']);
+    const broken = Buffer.from([0x61, 0xff, 0x62]);
+    for (const format of ['gnu', 'ustar'])
+      expect((await world.ask('PUT', w, 'archive', { body: tar(broken, format) })).json(), format).toMatchObject({
+        reason: 'PathRefused',
+      });
+    expect(await paths(w)).toHaveLength(2);
+  });
+
+  test('a dry run of an archive says what it would do, of large files too', async () => {
+    const w = await world.workspace();
+    const from = mkdtempSync(join(tmpdir(), 'lathe-tar-'));
+    writeFileSync(join(from, 'small'), 'x');
+    writeFileSync(join(from, 'large'), randomBytes(3_000_000));
+    const body = execFileSync('tar', ['-C', from, '-cf', '-', '.'], { maxBuffer: 1 << 26 });
+    expect((await world.ask('PUT', w, 'archive', { body, query: { dryRun: 'true' } })).json()).toMatchObject({
+      committed: false,
+      files: { created: 1 },
+      refused: [{ path: '/large', reason: 'FileTooLarge' }],
+    });
+  });
+
   test('F6: a large file comes in parts, again after a cut, and is there only when it is complete', async () => {
     const w = await world.workspace({
       effective: { files: { ...(await world.workspace()).effective.files, maxFileSize: '32Mi', maxTotalSize: '64Mi' } },
