@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { extract, pack, type Header, type Pack } from 'tar-stream';
 import type { WriteChange } from '../../proto/gen/lathe/turns/v1/turns.ts';
 import { ARCHIVE_BYTES, HEADERS } from '../../proto/live/types.ts';
-import { canonicalPath, escapeName } from '../../proto/paths.ts';
+import { canonicalPath, escapeName, WORKSPACE_DIR } from '../../proto/paths.ts';
 import { PermanentError } from '../errors.ts';
 import type { FileEntry } from '../store/rows.ts';
 import { answerStream, checkedPath, cursorText, flagOf, idempotencyOf, streamOf, type Call } from './call.ts';
@@ -136,7 +136,9 @@ function* batchesOf(entries: readonly FileEntry[]): Iterable<readonly FileEntry[
 /** One version; what a guard refuses is left out and told, unless `allOrNothing`. */
 export async function putArchive(call: Call): Promise<void> {
   const given = call.query.get('prefix') ?? '/';
-  const prefix = given === '/' ? '' : checkedPath(given);
+  const prefix = ['', '/', WORKSPACE_DIR].includes(given) ? '' : checkedPath(given);
+  // A batch, a large content on its way, and what the decoder holds.
+  await call.hold(4 * BATCH_BYTES);
   const hash = createHash('sha256');
   const changes = await unpack(call, prefix, hash);
   answerWritten(call, await write(call, { changes, idempotency: idempotencyOf(call, hash.digest('hex')) }));

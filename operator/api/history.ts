@@ -1,5 +1,12 @@
 /** `versions`, `diff`, `restore` and `log`: what was, and back to it. */
-import { API_VERSION, type FileChange, type FileDiff, type LogLine, type VersionList } from '../../proto/live/types.ts';
+import {
+  API_VERSION,
+  PART_BYTES,
+  type FileChange,
+  type FileDiff,
+  type LogLine,
+  type VersionList,
+} from '../../proto/live/types.ts';
 import { compileGlobs } from '../../proto/globs.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
@@ -9,6 +16,7 @@ import type { FileDifference } from '../store/workspace-store.ts';
 import {
   answerJson,
   answerStream,
+  atMost,
   checkedPath,
   cursorOf,
   cursorText,
@@ -17,6 +25,7 @@ import {
   limitOf,
   numberOf,
   versionOf,
+  versionSchema,
   type Call,
 } from './call.ts';
 import { infoOf } from './files.ts';
@@ -27,11 +36,14 @@ const PATCH_FILE_BYTES = 1024 * 1024;
 /** Events that tell of files. */
 const FILE_EVENTS: readonly string[] = ['files.committed', 'execution.done'];
 
+const beforeSchema = z.object({ before: versionSchema });
+const diffSchema = z.object({ from: versionSchema, to: versionSchema, after: z.string() });
+
 export async function getVersions(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
   const limit = limitOf(query);
   const path = query.get('path');
-  const before = BigInt(cursorOf<{ before: number }>(query)?.before ?? Number(workspace.head) + 1);
+  const before = BigInt(cursorOf(query, beforeSchema)?.before ?? Number(workspace.head) + 1);
   const rows = await store.versions(
     workspace.id,
     { before, limit, ...(path === null ? {} : { path: checkedPath(path) }) },
@@ -62,26 +74,37 @@ export async function getVersions(call: Call): Promise<void> {
 
 export async function getDiff(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
-  const to = versionOf(call, 'to');
-  const from = numberOf(query, 'from') === undefined ? (to === 0n ? 0n : to - 1n) : versionOf(call, 'from');
+  // Pages are of the same two versions, wherever the head is by then.
+  const cursor = cursorOf(query, diffSchema);
+  const to = cursor === undefined ? versionOf(call, 'to') : atMost(call, cursor.to);
+  const from =
+    cursor === undefined
+      ? numberOf(query, 'from') === undefined
+        ? to - (to === 0n ? 0n : 1n)
+        : versionOf(call, 'from')
+      : atMost(call, cursor.from);
   const glob = query.get('glob');
   const matches = glob === null ? () => true : compileGlobs([glob]);
   const all = (await store.changesBetween(workspace.id, from, to, signal)).filter(({ path }) => matches(path));
   const format = query.get('format') ?? 'json';
   if (format === 'patch') {
+    await call.hold(PART_BYTES);
     call.response.writeHead(200, { 'content-type': 'text/x-diff; charset=utf-8' });
     return await answerStream(call, patches(call, all));
   }
   if (format !== 'json') throw new PermanentError('BadRequest', 'format is json or patch');
   const limit = limitOf(query);
-  const after = cursorOf<{ after: string }>(query)?.after ?? '';
+  const after = cursor?.after ?? '';
   const rest = after === '' ? all : all.filter(({ path }) => Buffer.compare(Buffer.from(path), Buffer.from(after)) > 0);
   const items = rest.slice(0, limit);
   const last = items.at(-1);
   const body: FileDiff = {
     kind: 'FileDiff',
     apiVersion: API_VERSION,
-    metadata: rest.length > limit && last !== undefined ? { continue: cursorText({ after: last.path }) } : {},
+    metadata:
+      rest.length > limit && last !== undefined
+        ? { continue: cursorText({ from: Number(from), to: Number(to), after: last.path }) }
+        : {},
     from: Number(from),
     to: Number(to),
     items: items.map(fileChangeOf),

@@ -1,10 +1,13 @@
 /** `kv`: small values beside the files; no versions, the last write counts. */
 import { createHash } from 'node:crypto';
 import { API_VERSION, KV_BYTES, type KeyValueList } from '../../proto/live/types.ts';
+import { escapeName } from '../../proto/paths.ts';
+import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import { answerJson, bodyOf, cursorOf, cursorText, ifMatchOf, limitOf, type Call } from './call.ts';
 
 const MAX_KEY_BYTES = 512;
+const afterSchema = z.object({ after: z.string() });
 
 export async function getKv(call: Call): Promise<void> {
   const { query, store, workspace, response, signal } = call;
@@ -35,7 +38,7 @@ export async function putKv(call: Call): Promise<void> {
   if (!(await call.store.putValue(call.workspace.id, key, value, ifMatch, call.signal)))
     throw new PermanentError(
       'PreconditionFailed',
-      `the value of ${JSON.stringify(key)} is not what the request says; read it again`,
+      `the value of ${escapeName(key)} is not what the request says; read it again`,
     );
   call.response.writeHead(204, { etag: `"${createHash('sha256').update(value).digest('hex')}"` }).end();
 }
@@ -49,7 +52,7 @@ export async function deleteKv(call: Call): Promise<void> {
 async function list(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
   const limit = limitOf(query);
-  const after = cursorOf<{ after: string }>(query)?.after ?? '';
+  const after = cursorOf(query, afterSchema)?.after ?? '';
   const rows = await store.listValues(workspace.id, { prefix: query.get('prefix') ?? '', after, limit }, signal);
   const last = rows.at(-1);
   const body: KeyValueList = {
@@ -74,5 +77,5 @@ function keyOf(query: URLSearchParams): string {
 }
 
 function notThere(key: string): PermanentError {
-  return new PermanentError('NotFound', `there is no value under the key ${JSON.stringify(key)}`);
+  return new PermanentError('NotFound', `there is no value under the key ${escapeName(key)}`);
 }

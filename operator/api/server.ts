@@ -10,6 +10,7 @@ import type { Logger } from '../telemetry/log.ts';
 import { frontProxyIdentity, type Identity, type RequestHeaderConfig } from './authentication.ts';
 import type { Authorizer } from './authorization.ts';
 import type { AuthenticateBearer } from './bearer.ts';
+import { createBudget, type Budget } from './budget.ts';
 import type { Call, Deps } from './call.ts';
 import { discover } from './discovery.ts';
 import { statusOf } from './errors.ts';
@@ -45,11 +46,24 @@ const HEADERS_MS = 10_000;
 /** The API server ends every request at 60 s; a client that is slower sends less at once. */
 const REQUEST_MS = 120_000;
 const CONNECTIONS = 2_000;
+/** Of bodies and answers that are whole in memory, of all requests; each is copied once or twice on its way. */
+const HELD_BYTES = 64 * 1024 * 1024;
+/** Of these, what one tenant has: slow senders of one namespace hold up no other's. */
+const HELD_OF_ONE_BYTES = 24 * 1024 * 1024;
+/** A body waits no longer than this for its place. */
+const HELD_MS = 15_000;
 /** Of one address, directly; behind the API server all come from it. */
 const CONNECTIONS_OF_ONE = 200;
 
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const { log } = options;
+  const budget = createBudget({ bytes: HELD_BYTES, waitMs: HELD_MS });
+  const shares = new Map<string, Budget>();
+  const shareOf = (tenant: string): Budget => {
+    const share = shares.get(tenant) ?? createBudget({ bytes: HELD_OF_ONE_BYTES, waitMs: HELD_MS });
+    shares.set(tenant, share);
+    return share;
+  };
   const aggregated = listener({ requestCert: true, rejectUnauthorized: false }, async (request) => {
     const config = options.requestHeader();
     if (config === undefined)
@@ -123,8 +137,9 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     const method = request.method ?? 'GET';
     let what = { subresource: 'none', verb: method.toLowerCase() };
     let name: string | undefined;
+    const held: (() => void)[] = [];
     try {
-      const url = new URL(request.url ?? '', 'http://api');
+      const url = urlOf(request);
       // Without a database and without knowing who asks: a probe, or the API server itself.
       const constant =
         method === 'GET' || method === 'HEAD' ? discover(url.pathname, request.headers.accept) : undefined;
@@ -157,6 +172,9 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
         identity,
         workspace,
         signal: gone.signal,
+        hold: async (bytes) => {
+          for (const from of [shareOf(workspace.tenant), budget]) held.push(await from.take(bytes, gone.signal));
+        },
         mayApprove: () =>
           authorizer.allows(identity, {
             group: 'lathe.dev',
@@ -170,6 +188,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     } catch (error) {
       if (!gone.signal.aborted) fail(request, response, error, name);
     } finally {
+      for (const release of held) release();
       options.onRequest?.(what.subresource, what.verb, response.statusCode, (performance.now() - started) / 1_000);
     }
   }
@@ -191,6 +210,13 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     response.setHeader('content-length', Buffer.byteLength(text));
     response.writeHead(body.code, { 'content-type': 'application/json' }).end(text);
   }
+}
+
+/** @throws PermanentError BadRequest */
+function urlOf({ url = '' }: IncomingMessage): URL {
+  const parsed = url.startsWith('/') ? URL.parse(`http://api${url}`) : null;
+  if (parsed === null) throw new PermanentError('BadRequest', 'the URL of this request is not one that can be read');
+  return parsed;
 }
 
 /** What is over the limit is closed before it costs a handshake. */

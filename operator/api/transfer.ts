@@ -17,6 +17,7 @@ export async function getExport(call: Call): Promise<void> {
   const seq = BigInt(numberOf(query, 'seq') ?? Number(workspace.last_seq));
   const offset = numberOf(query, 'offset') ?? 0;
   const options = { version, seq, headOnly: flagOf(query, 'headOnly') ?? false };
+  await call.hold(PART_BYTES);
   const { size, bytes } = await exportRange({ store, workspace, options }, offset, PART_BYTES, signal);
   if (offset > size) throw new PermanentError('RangeNotSatisfiable', `this export has ${size} bytes`);
   response

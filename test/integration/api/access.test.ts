@@ -176,6 +176,28 @@ describe('discovery', () => {
     const aggregated = await world.askAggregated('/apis', { accept });
     expect(aggregated.json()).toMatchObject({ kind: 'APIGroupDiscoveryList' });
     expect((await world.askAggregated('/openapi/v3', {})).json()).toHaveProperty('paths');
+    expect((await world.askAggregated('/version', {})).json()).toHaveProperty('gitVersion');
+  });
+
+  test('what can not be read is the fault of who asks', async () => {
+    const w = await world.workspace();
+    expect((await world.ask('GET', w, '//')).code).toBe(404);
+    expect((await world.ask('GET', w, '//[')).code).toBeLessThan(500);
+    const cursor = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url');
+    for (const [path, value] of [
+      ['files', { version: 'x', after: '' }],
+      ['files', { version: 1.5, after: '' }],
+      ['files', { version: 0, after: 7 }],
+      ['versions', { before: 'x' }],
+      ['diff', { after: '/a' }],
+      ['kv', []],
+    ] as const)
+      expect((await world.ask('GET', w, path, { query: { continue: cursor(value) } })).json(), path).toMatchObject({
+        reason: 'BadRequest',
+        code: 400,
+      });
+    const later = cursor({ version: 9, after: '' });
+    expect((await world.ask('GET', w, 'files', { query: { continue: later } })).json()).toMatchObject({ code: 404 });
   });
 
   test('what is not there is NotFound, what can not be done MethodNotAllowed', async () => {

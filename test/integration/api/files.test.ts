@@ -51,6 +51,28 @@ describe('one file', () => {
     expect((await get(w, '/bin/x', { query: { version: '1' } })).body.equals(content)).toBe(true);
   });
 
+  test('a part of a content that was replaced meanwhile is not taken for one of the content before', async () => {
+    const w = await world.workspace();
+    const put = async (body: string) => await world.ask('PUT', w, 'files', { query: { path: '/a' }, body });
+    await put('first content');
+    const { etag = '' } = (await world.ask('HEAD', w, 'files', { query: { path: '/a' } })).headers;
+    const rest = { range: 'bytes=6-', 'if-range': etag };
+    const same = await world.ask('GET', w, 'files', { query: { path: '/a' }, headers: rest });
+    expect([same.code, same.body.toString()]).toEqual([206, 'content']);
+    await put('another content');
+    const other = await world.ask('GET', w, 'files', { query: { path: '/a' }, headers: rest });
+    expect([other.code, other.body.toString()]).toEqual([200, 'another content']);
+  });
+
+  test('what one tenant holds is bounded, and comes in its turn', async () => {
+    const w = await world.workspace();
+    const body = randomBytes(900_000);
+    const codes = await Promise.all(
+      Array.from({ length: 60 }, (_, i) => world.ask('PUT', w, 'files', { query: { path: `/${i % 3}` }, body })),
+    );
+    expect(new Set(codes.map(({ code }) => code))).toEqual(new Set([200, 201]));
+  });
+
   test('If-Match, If-None-Match and Idempotency-Key hold', async () => {
     const w = await world.workspace();
     const first = { headers: { 'if-none-match': '*', 'idempotency-key': 'once' } };
