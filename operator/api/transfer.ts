@@ -4,6 +4,7 @@ import { PermanentError } from '../errors.ts';
 import { exportRange } from '../files/export.ts';
 import { readExport } from '../files/import.ts';
 import { answerJson, flagOf, HEADERS, numberOf, versionOf, type Call } from './call.ts';
+import { refusalOf } from './kv.ts';
 import { beginImport, findUpload, putUpload } from './uploads.ts';
 import { change, write } from './writes.ts';
 
@@ -104,7 +105,10 @@ export async function postImport(call: Call): Promise<void> {
       );
   }
   if (!dryRun) {
-    for (const { key, value } of values) await store.putValue(workspace.id, key, value, undefined, signal);
+    for (const { key, value } of values) {
+      const refusal = refusalOf(await store.writeValue(workspace, key, value, {}, signal), key);
+      if (refusal !== undefined) throw refusal;
+    }
     await store.dropUpload(workspace.id, upload.id, signal);
   }
   answerJson(call, { ...result, complete: true, version: dryRun ? header.version : head } satisfies ImportResult);

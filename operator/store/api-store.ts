@@ -1,9 +1,9 @@
 /** What the live API asks beside the tree: pages, versions, values, uploads. */
-import { createHash } from 'node:crypto';
 import { PermanentError } from '../errors.ts';
 import type { Database } from './database.ts';
 import { newId } from './ids.ts';
-import type { FileEntry, Origin } from './rows.ts';
+import type { FileEntry, Origin, WorkspaceRow } from './rows.ts';
+import { valueQueries } from './values.ts';
 
 export type VersionRow = Readonly<{
   version: bigint;
@@ -19,6 +19,15 @@ export type VersionRow = Readonly<{
 }>;
 export type UploadRow = Readonly<{ id: string; path: string; actor: string; bytes: bigint; expires_at: Date }>;
 export type ValueRow = Readonly<{ key: string; size: number; sha256: Buffer; updated_at: Date }>;
+export type ValueOptions = Readonly<{
+  /** This content must be there; empty: nothing may be there. */
+  ifMatch?: Buffer;
+  mustExist?: boolean;
+  dryRun?: boolean;
+  idempotency?: Readonly<{ key: string; requestSha256: Buffer }>;
+}>;
+/** Whatever is not `done` has written nothing. `otherRequest`: the Idempotency-Key was used for it. */
+export type ValueOutcome = 'done' | 'absent' | 'changed' | 'tooMany' | 'full' | 'otherRequest';
 
 export type HistoryRow = Omit<FileEntry, 'kind'> & Readonly<{ kind: FileEntry['kind'] | 'deleted' }>;
 
@@ -49,15 +58,30 @@ export interface ApiStore {
     signal?: AbortSignal,
   ): Promise<readonly ValueRow[]>;
   getValue(workspace: string, key: string, signal?: AbortSignal): Promise<Buffer | undefined>;
-  /** False: `ifMatch` is not what is there (empty: nothing may be there). */
-  putValue(workspace: string, key: string, value: Buffer, ifMatch?: Buffer, signal?: AbortSignal): Promise<boolean>;
-  /** Whether it was there. */
-  deleteValue(workspace: string, key: string, signal?: AbortSignal): Promise<boolean>;
+  /** `undefined` removes. Writes of one workspace's values come one after the other. */
+  writeValue(
+    workspace: Pick<WorkspaceRow, 'id' | 'tenant'>,
+    key: string,
+    value: Buffer | undefined,
+    options: ValueOptions,
+    signal?: AbortSignal,
+  ): Promise<ValueOutcome>;
 
+  /** @throws PermanentError QuotaExceeded: so many are open already */
   createUpload(workspace: string, path: string, actor: string, signal?: AbortSignal): Promise<UploadRow>;
   getUpload(workspace: string, id: string, signal?: AbortSignal): Promise<UploadRow | undefined>;
-  /** The next part; one that is there already is passed over. @returns how far it is. @throws PermanentError Conflict, NotFound */
-  putPart(workspace: string, id: string, offset: number, data: Buffer, signal?: AbortSignal): Promise<number>;
+  /**
+   * The next part; one that is there already is passed over. @returns how far it is.
+   * @param maxOpenBytes of all uploads of the workspace @throws PermanentError Conflict, NotFound, WorkspaceFull
+   */
+  putPart(
+    workspace: string,
+    id: string,
+    offset: number,
+    data: Buffer,
+    maxOpenBytes: number,
+    signal?: AbortSignal,
+  ): Promise<number>;
   readUpload(id: string, signal?: AbortSignal): AsyncIterable<Buffer>;
   dropUpload(workspace: string, id: string, signal?: AbortSignal): Promise<void>;
   /** Those that nobody touched for 24 hours, half-written contents, and answers of old Idempotency-Keys. */
@@ -66,6 +90,8 @@ export interface ApiStore {
 
 const COLUMNS = 'path, version, kind, executable, size, sha256, target';
 const CHUNK_BYTES = 256 * 1024;
+/** Open at once, of one workspace. */
+const MAX_UPLOADS = 100;
 const UPLOAD = "id, path, actor, bytes, touched_at + interval '24 hours' AS expires_at";
 /** After every other character: the end of a prefix. */
 const LAST = '\u{10FFFF}';
@@ -103,53 +129,21 @@ export function apiQueries(db: Database): ApiStore {
         signal,
       ),
 
-    listValues: (workspace, { prefix, after, limit }, signal) =>
-      db.query<ValueRow>(
-        'values-page',
-        `SELECT key, length(value) AS size, sha256, updated_at FROM kv
-         WHERE workspace = $1 AND key > $2 COLLATE "C" AND key >= $3 COLLATE "C" AND key < $4 COLLATE "C" ORDER BY key LIMIT $5`,
-        [workspace, after, prefix, `${prefix}${LAST}`, limit],
-        signal,
-      ),
-    getValue: async (workspace, key, signal) => {
-      const [row] = await db.query<{ value: Buffer }>(
-        'value',
-        'SELECT value FROM kv WHERE workspace = $1 AND key = $2',
-        [workspace, key],
-        signal,
-      );
-      return row?.value;
-    },
-    putValue: async (workspace, key, value, ifMatch, signal) => {
-      const rows = await db.query(
-        'value-put',
-        `INSERT INTO kv AS k (workspace, key, value, sha256)
-           SELECT $1, $2, $3, $4 WHERE $5::bytea IS NULL OR length($5) = 0 OR EXISTS (SELECT 1 FROM kv WHERE workspace = $1 AND key = $2)
-         ON CONFLICT (workspace, key) DO UPDATE SET value = excluded.value, sha256 = excluded.sha256, updated_at = now()
-           WHERE $5::bytea IS NULL OR k.sha256 = $5 RETURNING 1`,
-        [workspace, key, value, createHash('sha256').update(value).digest(), ifMatch ?? null],
-        signal,
-      );
-      return rows.length > 0;
-    },
-    deleteValue: async (workspace, key, signal) =>
-      (
-        await db.query(
-          'value-delete',
-          'DELETE FROM kv WHERE workspace = $1 AND key = $2 RETURNING 1',
-          [workspace, key],
-          signal,
-        )
-      ).length > 0,
+    ...valueQueries(db),
 
     createUpload: async (workspace, path, actor, signal) => {
       const [row] = await db.query<UploadRow>(
         'upload-create',
-        `INSERT INTO upload (id, workspace, path, actor) VALUES ($1, $2, $3, $4) RETURNING ${UPLOAD}`,
-        [newId(), workspace, path, actor],
+        `INSERT INTO upload (id, workspace, path, actor)
+           SELECT $1, $2, $3, $4 WHERE (SELECT count(*) FROM upload WHERE workspace = $2) < $5 RETURNING ${UPLOAD}`,
+        [newId(), workspace, path, actor, MAX_UPLOADS],
         signal,
       );
-      if (row === undefined) throw new Error('an upload was not made');
+      if (row === undefined)
+        throw new PermanentError(
+          'QuotaExceeded',
+          `${MAX_UPLOADS} uploads of this workspace are open; complete or drop one, or wait until they are gone after 24 hours`,
+        );
       return row;
     },
     getUpload: async (workspace, id, signal) =>
@@ -161,7 +155,7 @@ export function apiQueries(db: Database): ApiStore {
           signal,
         )
       )[0],
-    putPart: (workspace, id, offset, data, signal) =>
+    putPart: (workspace, id, offset, data, maxOpenBytes, signal) =>
       db.transaction(async (query) => {
         const [row] = await query<{ bytes: bigint; parts: number }>(
           'upload-lock',
@@ -180,6 +174,16 @@ export function apiQueries(db: Database): ApiStore {
             `upload ${id} has ${have} bytes; the next part starts there, not at ${offset}`,
           );
         const fresh = data.subarray(Math.min(have - offset, data.length));
+        const [open] = await query<{ bytes: bigint }>(
+          'uploads-bytes',
+          'SELECT COALESCE(sum(bytes), 0)::bigint AS bytes FROM upload WHERE workspace = $1',
+          [workspace],
+        );
+        if (Number(open?.bytes ?? 0) + fresh.length > maxOpenBytes)
+          throw new PermanentError(
+            'WorkspaceFull',
+            `the open uploads of this workspace have ${open?.bytes ?? 0} bytes, at most ${maxOpenBytes} are kept; complete or drop one`,
+          );
         const pieces = Math.ceil(fresh.length / CHUNK_BYTES);
         for (let i = 0; i < pieces; i += 1)
           await query('upload-chunk', 'INSERT INTO upload_chunk (upload, ordinal, data) VALUES ($1, $2, $3)', [

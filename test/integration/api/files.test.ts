@@ -5,6 +5,7 @@ import { mkdtempSync, readFileSync, writeFileSync, mkdirSync, symlinkSync, chmod
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { KV_LIMITS } from '../../../proto/live/types.ts';
 import { useApi, type Ask } from './world.ts';
 import type { WorkspaceRow } from '../../../operator/store/rows.ts';
 
@@ -378,6 +379,62 @@ describe('history', () => {
     expect((await world.ask('GET', w, 'kv', { query: { prefix: 'a' } })).json().items).toMatchObject([
       { key: 'a', size: 1 },
     ]);
+    expect((await kv('DELETE', 'a', { headers: { 'if-match': `"${sha('1')}"` } })).code).toBe(412);
     expect([(await kv('DELETE', 'a')).code, (await kv('DELETE', 'a')).code]).toEqual([204, 404]);
+  });
+
+  test('a value too: a dry run writes nothing, an Idempotency-Key holds', async () => {
+    const w = await world.workspace();
+    const put = (body: string, more: Record<string, string> = {}, dryRun = 'false') =>
+      world.ask('PUT', w, 'kv', { body, query: { key: 'a', dryRun }, headers: more });
+    const value = async () => (await world.ask('GET', w, 'kv', { query: { key: 'a' } })).body.toString();
+    expect((await put('1', {}, 'true')).code).toBe(204);
+    expect((await world.ask('GET', w, 'kv', { query: { key: 'a' } })).code).toBe(404);
+    expect((await put('1', { 'idempotency-key': 'k' })).code).toBe(204);
+    expect((await put('2')).code).toBe(204);
+    expect((await put('1', { 'idempotency-key': 'k' })).code).toBe(204);
+    expect(await value()).toBe('2');
+    expect((await put('3', { 'idempotency-key': 'k' })).json()).toMatchObject({ reason: 'Conflict', code: 409 });
+    expect((await put('1', { 'if-match': `"${sha('1')}"` }, 'true')).code).toBe(412);
+    const remove = () =>
+      world.ask('DELETE', w, 'kv', { query: { key: 'a' }, headers: { 'idempotency-key': 'remove' } });
+    expect([(await remove()).code, (await remove()).code]).toEqual([204, 204]);
+  });
+
+  test('FW5: values are counted and weighed', async () => {
+    const w = await world.workspace();
+    await world.store.database.query(
+      'many-values',
+      `INSERT INTO kv (workspace, key, value, sha256) SELECT $1, 'v' || n, '', sha256('') FROM generate_series(1, $2) n`,
+      [w.id, KV_LIMITS.keys],
+    );
+    const put = (key: string) => world.ask('PUT', w, 'kv', { body: 'x', query: { key } });
+    expect((await put('one-more')).json()).toMatchObject({ reason: 'WorkspaceFull', code: 413 });
+    expect((await put('v1')).code).toBe(204);
+    await world.store.database.query(
+      'large-value',
+      `UPDATE kv SET value = convert_to(repeat('x', $2), 'UTF8') WHERE workspace = $1 AND key = 'v2'`,
+      [w.id, KV_LIMITS.bytes],
+    );
+    expect((await put('v3')).json()).toMatchObject({ reason: 'WorkspaceFull', code: 413 });
+  });
+
+  test('open uploads are counted and weighed too, and none is a dry run', async () => {
+    const w = await world.workspace();
+    const begin = (dryRun = 'false') =>
+      world.ask('POST', w, 'files', { query: { path: '/a', uploads: 'true', dryRun } });
+    expect((await begin('true')).code).toBe(400);
+    const part = (id: unknown) =>
+      world.ask('PUT', w, 'files', { query: { upload: String(id), offset: '0' }, body: randomBytes(1_000_000) });
+    const codes: number[] = [];
+    for (let i = 0; i < 9; i += 1) codes.push((await part((await begin()).json()['id'])).code);
+    // files.maxTotalSize is 8Mi.
+    expect(codes).toEqual([...Array<number>(8).fill(200), 413]);
+    await world.store.database.query(
+      'many-uploads',
+      `INSERT INTO upload (id, workspace, path, actor) SELECT gen_random_uuid(), $1, '/a', 'a' FROM generate_series(1, 91)`,
+      [w.id],
+    );
+    expect((await begin()).json()).toMatchObject({ reason: 'QuotaExceeded', code: 403 });
   });
 });
