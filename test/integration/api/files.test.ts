@@ -212,6 +212,32 @@ describe('several files', () => {
     expect((await post([{ op: 'explode', path: '/x' }])).json()).toMatchObject({ reason: 'BadRequest' });
   });
 
+  test('what is written while it is renamed or gets its bit is not undone by that', async () => {
+    const w = await world.workspace();
+    const put = (path: string, body: string) => world.ask('PUT', w, 'files', { query: { path }, body });
+    await put('/d/a', 'first');
+    const store = world.store as { ground: typeof world.store.ground };
+    const { ground } = store;
+    /** What others write right after the API has looked. */
+    const meanwhile = async (path: string, body: string, operation: object) => {
+      store.ground = async (...args) => {
+        const seen = await ground(...args);
+        if (!args[1].includes(path)) return seen;
+        store.ground = ground;
+        await put(path, body);
+        return seen;
+      };
+      return (await world.ask('POST', w, 'files', { body: JSON.stringify({ operations: [operation] }) })).json();
+    };
+    const refused = { reason: 'PreconditionFailed', code: 412 };
+    expect(await meanwhile('/d/a', '2', { op: 'chmod', path: '/d/a', executable: true })).toMatchObject(refused);
+    expect(await meanwhile('/d/a', '3', { op: 'rename', from: '/d/a', to: '/b' })).toMatchObject(refused);
+    expect(await meanwhile('/c', 'kept', { op: 'copy', from: '/d/a', to: '/c' })).toMatchObject(refused);
+    expect((await world.ask('GET', w, 'files', { query: { path: '/c' } })).body.toString()).toBe('kept');
+    expect((await world.ask('GET', w, 'files', { query: { path: '/d/a' } })).body.toString()).toBe('3');
+    expect(await paths(w)).toEqual(['/c', '/d/a']);
+  });
+
   test('F1, F2: a tree goes in and comes back by tar, links and bits as they were', async () => {
     const w = await world.workspace();
     const from = mkdtempSync(join(tmpdir(), 'lathe-tar-'));
