@@ -1,6 +1,7 @@
 /** `kv`: small values beside the files; no versions, the last write counts. */
 import { createHash } from 'node:crypto';
 import { API_VERSION, KV_BYTES, KV_LIMITS, type KeyValueList } from '../../proto/live/types.ts';
+import { isKey, MAX_KEY_BYTES } from '../../proto/live/keys.ts';
 import { escapeName } from '../../proto/paths.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
@@ -17,7 +18,6 @@ import {
   type Call,
 } from './call.ts';
 
-const MAX_KEY_BYTES = 512;
 const afterSchema = z.object({ after: z.string() });
 
 export async function getKv(call: Call): Promise<void> {
@@ -110,8 +110,7 @@ async function list(call: Call): Promise<void> {
 
 function keyOf(query: URLSearchParams): string {
   const key = query.get('key') ?? '';
-  if (key === '' || Buffer.byteLength(key) > MAX_KEY_BYTES || key.includes('\0') || !key.isWellFormed())
-    throw new PermanentError('BadRequest', `a key has 1 to ${MAX_KEY_BYTES} bytes of UTF-8 without NUL`);
+  if (!isKey(key)) throw new PermanentError('BadRequest', `a key has 1 to ${MAX_KEY_BYTES} bytes of UTF-8 without NUL`);
   return key;
 }
 

@@ -8,6 +8,7 @@ import { refusalOf } from './kv.ts';
 import { beginImport, findUpload, putUpload } from './uploads.ts';
 import { change, write } from './writes.ts';
 
+const IMPORT_BYTES = 16 * 1024 * 1024;
 /** Versions are brought in until then; the caller asks again and it goes on. The API server ends a request at 60 s. */
 const BUDGET_MS = 25_000;
 
@@ -42,6 +43,8 @@ export async function postImport(call: Call): Promise<void> {
   const { store, workspace, signal } = call;
   const dryRun = flagOf(call.query, 'dryRun') ?? false;
   const upload = await findUpload(call);
+  // Its lines and values are held as a whole: a namespace brings in one at a time, and other writes have room beside it.
+  await call.hold(IMPORT_BYTES);
   const started = performance.now();
   const { header, versions, values } = await readExport(
     store,
