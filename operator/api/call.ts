@@ -2,7 +2,8 @@
 import { createHash } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { HEADERS, LIST_LIMIT } from '../../proto/live/types.ts';
-import { normalisePath } from '../../proto/paths.ts';
+import { compileGlobs } from '../../proto/globs.ts';
+import { normalisePath, WORKSPACE_DIR } from '../../proto/paths.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import type { ApiStore } from '../store/api-store.ts';
@@ -40,6 +41,12 @@ export function checkedPath(given: unknown): string {
   const result = normalisePath(given);
   if ('refused' in result) throw new PermanentError('PathRefused', result.refused);
   return result.path;
+}
+
+/** Patterns of people, who may write `/workspace/src/**` as they write `/workspace/src/a`. */
+export function globsOf(patterns: readonly string[]): (path: string) => boolean {
+  const within = `${WORKSPACE_DIR}/`;
+  return compileGlobs(patterns.map((glob) => (glob.startsWith(within) ? glob.slice(within.length - 1) : glob)));
 }
 
 /** Of a whole number in the query that is 0 or more; undefined: it is not there. */

@@ -1,5 +1,4 @@
 /** `files`: list, read, write and remove; one file or several, without any pod. */
-import { compileGlobs } from '../../proto/globs.ts';
 import { API_VERSION, HEADERS, PART_BYTES, type FileInfo, type FileList } from '../../proto/live/types.ts';
 import { escapeName, WORKSPACE_DIR } from '../../proto/paths.ts';
 import { z } from 'zod';
@@ -14,6 +13,7 @@ import {
   cursorOf,
   cursorText,
   flagOf,
+  globsOf,
   idempotencyOf,
   ifMatchOf,
   jsonOf,
@@ -88,7 +88,7 @@ export async function* entriesOf(call: Call): AsyncIterable<{ entry: FileEntry; 
   const cursor = cursorOf(query, cursorSchema);
   const version = listedVersion(call);
   const glob = query.get('glob');
-  const matches = glob === null ? () => true : compileGlobs([glob.startsWith('/') ? glob : `/${glob}`]);
+  const matches = glob === null ? () => true : globsOf([glob]);
   const given = query.get('prefix') ?? '';
   const prefix = ['', '/', WORKSPACE_DIR, `${WORKSPACE_DIR}/`].includes(given)
     ? '/'

@@ -7,7 +7,6 @@ import {
   type LogLine,
   type VersionList,
 } from '../../proto/live/types.ts';
-import { compileGlobs } from '../../proto/globs.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import { patchOf, type Side } from '../files/patch.ts';
@@ -20,6 +19,7 @@ import {
   checkedPath,
   cursorOf,
   cursorText,
+  globsOf,
   idempotencyOf,
   jsonOf,
   limitOf,
@@ -35,6 +35,8 @@ import { answerWritten, change, write } from './writes.ts';
 const PATCH_FILE_BYTES = 1024 * 1024;
 /** Events that tell of files. */
 const FILE_EVENTS: readonly string[] = ['files.committed', 'execution.done'];
+/** Held at once; one has what a command printed, up to 32 KiB. */
+const LOG_PAGE = 100;
 
 const beforeSchema = z.object({ before: versionSchema });
 const diffSchema = z.object({ from: versionSchema, to: versionSchema, after: z.string() });
@@ -84,7 +86,7 @@ export async function getDiff(call: Call): Promise<void> {
         : versionOf(call, 'from')
       : atMost(call, cursor.from);
   const glob = query.get('glob');
-  const matches = glob === null ? () => true : compileGlobs([glob]);
+  const matches = glob === null ? () => true : globsOf([glob]);
   const all = (await store.changesBetween(workspace.id, from, to, signal)).filter(({ path }) => matches(path));
   const format = query.get('format') ?? 'json';
   if (format === 'patch') {
@@ -155,7 +157,7 @@ export async function postRestore(call: Call): Promise<void> {
   const { version, paths, dryRun = false } = parsed.data;
   if (BigInt(version) > workspace.head)
     throw new PermanentError('NotFound', `there is no version ${version}; the head is ${workspace.head}`);
-  const matches = paths === undefined ? () => true : compileGlobs(paths.flatMap((path) => [path, `${path}/**`]));
+  const matches = paths === undefined ? () => true : globsOf(paths.flatMap((path) => [path, `${path}/**`]));
   const all = await store.changesBetween(workspace.id, workspace.head, BigInt(version), signal);
   const changes = all
     .filter(({ path }) => matches(path))
@@ -195,10 +197,13 @@ export async function getLog(call: Call): Promise<void> {
     (async function* () {
       let left = limit;
       for (let after = start; left > 0;) {
-        const page = await store.readEvents(workspace.id, { after, limit: 500 }, signal);
+        const page = await store.readEvents(
+          workspace.id,
+          { after, types: FILE_EVENTS, limit: Math.min(left, LOG_PAGE) },
+          signal,
+        );
         for (const event of page) {
           after = event.seq;
-          if (left === 0 || !FILE_EVENTS.includes(event.type)) continue;
           left -= 1;
           const line: LogLine = {
             seq: Number(event.seq),
@@ -213,7 +218,7 @@ export async function getLog(call: Call): Promise<void> {
           };
           yield Buffer.from(`${JSON.stringify(line)}\n`);
         }
-        if (page.length < 500) return;
+        if (page.length < LOG_PAGE) return;
       }
     })(),
   );

@@ -1,7 +1,6 @@
 /** Two HTTPS listeners, one handler: behind the cluster's API server, and direct. */
 import { createServer, type Server, type ServerOptions } from 'node:https';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
 import type { TLSSocket } from 'node:tls';
 import { GROUP } from '../../proto/live/types.ts';
 import { PermanentError, TransientError } from '../errors.ts';
@@ -12,6 +11,7 @@ import type { Authorizer } from './authorization.ts';
 import type { AuthenticateBearer } from './bearer.ts';
 import { createBudget, type Budget } from './budget.ts';
 import type { Call, Deps } from './call.ts';
+import { limitPerSource } from './connections.ts';
 import { discover } from './discovery.ts';
 import { statusOf } from './errors.ts';
 import { commonNameUnder } from './peer.ts';
@@ -52,7 +52,7 @@ const HELD_BYTES = 64 * 1024 * 1024;
 const HELD_OF_ONE_BYTES = 24 * 1024 * 1024;
 /** A body waits no longer than this for its place. */
 const HELD_MS = 15_000;
-/** Of one address, directly; behind the API server all come from it. */
+/** Of one address, without a certificate. */
 const CONNECTIONS_OF_ONE = 200;
 
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
@@ -74,7 +74,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const direct = listener({}, (request) =>
     options.authenticateBearer(request.headers.authorization, request.socket.remoteAddress ?? ''),
   );
-  limitPerSource(direct);
+  for (const server of [aggregated, direct]) limitPerSource(server, CONNECTIONS_OF_ONE);
   let inUse = '';
   const reload = () => {
     const { certificate: cert, key } = options.tls();
@@ -217,22 +217,6 @@ function urlOf({ url = '' }: IncomingMessage): URL {
   const parsed = url.startsWith('/') ? URL.parse(`http://api${url}`) : null;
   if (parsed === null) throw new PermanentError('BadRequest', 'the URL of this request is not one that can be read');
   return parsed;
-}
-
-/** What is over the limit is closed before it costs a handshake. */
-function limitPerSource(server: Server): void {
-  const open = new Map<string, number>();
-  server.prependListener('connection', (socket: Socket) => {
-    const source = socket.remoteAddress ?? '';
-    const count = (open.get(source) ?? 0) + 1;
-    if (count > CONNECTIONS_OF_ONE) return void socket.destroy();
-    open.set(source, count);
-    socket.once('close', () => {
-      const left = (open.get(source) ?? 1) - 1;
-      if (left === 0) open.delete(source);
-      else open.set(source, left);
-    });
-  });
 }
 
 async function listen(server: Server, port: number): Promise<number> {

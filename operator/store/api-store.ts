@@ -3,6 +3,7 @@ import { PermanentError } from '../errors.ts';
 import type { Database } from './database.ts';
 import { newId } from './ids.ts';
 import type { FileEntry, Origin, WorkspaceRow } from './rows.ts';
+import { endOfPrefix } from './prefix.ts';
 import { valueQueries } from './values.ts';
 
 export type VersionRow = Readonly<{
@@ -93,8 +94,6 @@ const CHUNK_BYTES = 256 * 1024;
 /** Open at once, of one workspace. */
 const MAX_UPLOADS = 100;
 const UPLOAD = "id, path, actor, bytes, touched_at + interval '24 hours' AS expires_at";
-/** After every other character: the end of a prefix. */
-const LAST = '\u{10FFFF}';
 
 export function apiQueries(db: Database): ApiStore {
   return {
@@ -103,10 +102,10 @@ export function apiQueries(db: Database): ApiStore {
         'files-page',
         `SELECT ${COLUMNS} FROM (
            SELECT DISTINCT ON (path) ${COLUMNS} FROM file_version
-           WHERE workspace = $1 AND version <= $2 AND path > $3 COLLATE "C" AND path >= $4 COLLATE "C" AND path < $5 COLLATE "C"
+           WHERE workspace = $1 AND version <= $2 AND path > $3 COLLATE "C" AND path >= $4 COLLATE "C" AND ($5::text IS NULL OR path < $5 COLLATE "C")
            ORDER BY path, version DESC) latest
          WHERE kind <> 'deleted' ORDER BY path LIMIT $6`,
-        [workspace, version, after, prefix, `${prefix}${LAST}`, limit],
+        [workspace, version, after, prefix, endOfPrefix(prefix) ?? null, limit],
         signal,
       ),
     versions: (workspace, { before, path, limit }, signal) =>

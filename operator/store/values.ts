@@ -3,11 +3,10 @@ import { createHash } from 'node:crypto';
 import { KV_LIMITS } from '../../proto/live/types.ts';
 import type { ApiStore, ValueRow } from './api-store.ts';
 import type { Database } from './database.ts';
+import { endOfPrefix } from './prefix.ts';
 
 /** With the workspace's hash, the advisory lock under which its values are written. */
 const LOCK = 4_173_003;
-/** After every other character: the end of a prefix. */
-const LAST = '\u{10FFFF}';
 
 export function valueQueries(db: Database): Pick<ApiStore, 'listValues' | 'getValue' | 'writeValue'> {
   return {
@@ -15,8 +14,8 @@ export function valueQueries(db: Database): Pick<ApiStore, 'listValues' | 'getVa
       db.query<ValueRow>(
         'values-page',
         `SELECT key, length(value) AS size, sha256, updated_at FROM kv
-         WHERE workspace = $1 AND key > $2 COLLATE "C" AND key >= $3 COLLATE "C" AND key < $4 COLLATE "C" ORDER BY key LIMIT $5`,
-        [workspace, after, prefix, `${prefix}${LAST}`, limit],
+         WHERE workspace = $1 AND key > $2 COLLATE "C" AND key >= $3 COLLATE "C" AND ($4::text IS NULL OR key < $4 COLLATE "C") ORDER BY key LIMIT $5`,
+        [workspace, after, prefix, endOfPrefix(prefix) ?? null, limit],
         signal,
       ),
     getValue: async (workspace, key, signal) => {

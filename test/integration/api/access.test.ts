@@ -1,6 +1,6 @@
 /** Who may ask the live API, and what is said to those who may not. */
 import { Agent } from 'node:https';
-import { connect, type Socket } from 'node:net';
+import { connect } from 'node:net';
 import { describe, expect, test } from 'vitest';
 import { issueLeaf, newAuthority } from '../../../operator/controllers/certificate-authority.ts';
 import { TransientError } from '../../../operator/errors.ts';
@@ -79,33 +79,52 @@ describe('who asks', () => {
   });
 });
 
-test('one address has at most 200 connections; one more is closed, and what is open goes on', async () => {
-  const w = await world.workspace();
-  const sockets: Socket[] = [];
-  const opened = (socket: Socket) =>
-    new Promise<'open' | 'closed'>((resolve) => {
-      socket.once('close', () => resolve('closed')).once('error', () => undefined);
-      setTimeout(() => resolve('open'), 500);
-    });
-  try {
-    const states = Array.from({ length: 205 }, () => {
-      const socket = connect({ host: '127.0.0.1', port: world.api.directPort });
-      sockets.push(socket);
-      return opened(socket);
-    });
-    expect((await Promise.all(states)).filter((state) => state === 'closed')).toHaveLength(5);
-    expect((await world.askAggregated(files(w), { 'x-remote-user': 'eve' }, world.frontProxy.client)).code).toBe(200);
-  } finally {
-    for (const socket of sockets) socket.destroy();
-  }
-  await expect
-    .poll(() =>
-      world.ask('GET', w, 'files').then(
-        ({ code }) => code,
-        () => 0,
-      ),
-    )
-    .toBe(200);
+describe('connections', () => {
+  test.for(['direct', 'aggregated'] as const)('%s: of one address there are at most 200', async (way) => {
+    const port = way === 'direct' ? world.api.directPort : world.api.aggregatedPort;
+    const w = await world.workspace();
+    const sockets = Array.from({ length: 205 }, () =>
+      connect({ host: '127.0.0.1', port, localAddress: '127.0.0.2' }).on('error', () => undefined),
+    );
+    try {
+      const closed = () => sockets.filter((socket) => socket.closed).length;
+      await expect.poll(closed).toBe(5);
+      // Others come in meanwhile.
+      expect((await world.ask('GET', w, 'files')).code).toBe(200);
+      expect((await world.askAggregated(files(w), { 'x-remote-user': 'eve' }, world.frontProxy.client)).code).toBe(200);
+      expect(closed()).toBe(5);
+    } finally {
+      for (const socket of sockets) socket.destroy();
+    }
+  });
+
+  test('of the API server there are more', async () => {
+    const w = await world.workspace();
+    const agent = new Agent({ keepAlive: true, maxSockets: 300, maxFreeSockets: 300 });
+    const codes = new Set<number>();
+    try {
+      // Held open by answers that wait for their reviews.
+      let held = 0;
+      let go = (): void => undefined;
+      const all = new Promise<void>((resolve) => (go = resolve));
+      world.allows = async () => {
+        if ((held += 1) === 250) go();
+        await all;
+        return true;
+      };
+      for (let batch = 0; batch < 5; batch += 1) {
+        const asked = Array.from({ length: 50 }, (_, i) =>
+          world.askAggregated(files(w), { 'x-remote-user': `u${batch}-${i}` }, world.frontProxy.client, agent),
+        );
+        for (const one of asked) void one.then(({ code }) => codes.add(code)).catch(() => codes.add(0));
+        await expect.poll(() => held, { timeout: 10_000 }).toBe((batch + 1) * 50);
+      }
+      await expect.poll(() => [...codes]).toEqual([200]);
+    } finally {
+      world.allows = () => true;
+      agent.destroy();
+    }
+  });
 });
 
 describe('what they may', () => {

@@ -212,6 +212,19 @@ describe('several files', () => {
     expect((await post([{ op: 'explode', path: '/x' }])).json()).toMatchObject({ reason: 'BadRequest' });
   });
 
+  test('patterns and prefixes mean the same with and without /workspace; no name is left out of its folder', async () => {
+    const w = await world.workspace();
+    for (const path of ['/src/a', '/src/\u{10ffff}b', '/other'])
+      await world.ask('PUT', w, 'files', { query: { path }, body: 'x' });
+    const listed = async (query: Record<string, string>) =>
+      (await world.ask('GET', w, 'files', { query })).json().items?.map(({ path }) => path);
+    const src = ['/src/a', '/src/\u{10ffff}b'];
+    for (const glob of ['/src/**', 'src/**', '/workspace/src/**']) expect(await listed({ glob }), glob).toEqual(src);
+    for (const prefix of ['/src/', 'src/', '/workspace/src/']) expect(await listed({ prefix }), prefix).toEqual(src);
+    for (const prefix of ['', '/', '/workspace', '/workspace/'])
+      expect(await listed({ prefix }), prefix).toHaveLength(3);
+  });
+
   test('what is written while it is renamed or gets its bit is not undone by that', async () => {
     const w = await world.workspace();
     const put = (path: string, body: string) => world.ask('PUT', w, 'files', { query: { path }, body });

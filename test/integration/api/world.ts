@@ -30,7 +30,7 @@ export type ApiWorld = SandboxWorld & {
   frontProxy: { ca: Pair; client: Pair };
   requestHeader: RequestHeaderConfig;
   /** Whether somebody may; everything, unless a test says otherwise. */
-  allows: (identity: Identity, attributes: Attributes) => boolean;
+  allows: (identity: Identity, attributes: Attributes) => boolean | Promise<boolean>;
   reviews: number;
 };
 
@@ -82,7 +82,7 @@ export function useApi(): ApiWorld {
       },
       authorizer: createAuthorizer(async (identity, attributes) => {
         world.reviews += 1;
-        return { allowed: world.allows(identity, attributes), reason: '' };
+        return { allowed: await world.allows(identity, attributes), reason: '' };
       }),
       aggregatedPort: 0,
       directPort: 0,
