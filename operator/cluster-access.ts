@@ -1,7 +1,8 @@
 /** The few rights of turns and api in Kubernetes: reviews of tokens and access, and what they were given by name. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { requestHeaderConfigOf, type RequestHeaderConfig, type ReviewUser } from './api/authentication.ts';
+import { requestHeaderConfigOf, type RequestHeaderConfig } from './api/authentication.ts';
 import type { ReviewAccess } from './api/authorization.ts';
+import type { ReviewUser } from './api/bearer.ts';
 import { PermanentError, TransientError } from './errors.ts';
 import type { ReadTenantSecret } from './files/seeds/source.ts';
 import type { KubeClient } from './kube/client.ts';
@@ -75,7 +76,7 @@ async function reviewOf(client: KubeClient, token: string, audience: string) {
 
 export function reviewUserOf(client: KubeClient): ReviewUser {
   return async (token) => {
-    const status = await reviewOf(client, token, AUDIENCE);
+    const status = await reviewOf(client, token, AUDIENCE).catch(unanswered);
     const user = status?.user;
     if (status?.authenticated !== true || status.audiences?.includes(AUDIENCE) !== true) return undefined;
     if (user?.username === undefined) return undefined;
@@ -92,9 +93,16 @@ export function reviewAccessOf(client: KubeClient): ReviewAccess {
       metadata: {},
       spec: { user, uid, groups, extra, resourceAttributes },
     };
-    const { status } = await client.create(ACCESS_REVIEWS, review, {}, AbortSignal.timeout(5_000));
+    const { status } = await client.create(ACCESS_REVIEWS, review, {}, AbortSignal.timeout(5_000)).catch(unanswered);
     return { allowed: status?.allowed === true, reason: status?.reason ?? '' };
   };
+}
+
+/** Whatever it said instead of an answer is about us: to who asks it is neither yes nor no. */
+function unanswered(cause: unknown): never {
+  throw new TransientError('ServiceUnavailable', 'the API server did not say who this is or what they may; ask again', {
+    cause,
+  });
 }
 
 /** As the API server publishes it. @throws Error while it says nothing that can be used */

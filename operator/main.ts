@@ -1,10 +1,12 @@
 /** `lathe operator | turns | api | migrate`: one program, one subcommand per role. Wiring, nothing else. */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { KubeConfig } from '@kubernetes/client-node';
 import { parseQuantity } from '../crds/quantity.ts';
-import { bearerAuthenticator, type RequestHeaderConfig } from './api/authentication.ts';
+import type { RequestHeaderConfig } from './api/authentication.ts';
 import { createAuthorizer } from './api/authorization.ts';
+import { bearerAuthenticator } from './api/bearer.ts';
 import { connectOwner } from './api/owner.ts';
 import { startApi } from './api/server.ts';
 import { readApiConfig, readMigrateConfig, readOperatorConfig, readTurnsConfig } from './config.ts';
@@ -49,6 +51,8 @@ for (const name of ['SIGINT', 'SIGTERM'] as const)
 /** Certificates that were renewed, and who may speak for others, are known after this. */
 const REFRESH_MS = 30_000;
 const TIDY_MS = 600_000;
+/** Until a Service knows that a pod stops. */
+const STOP_MS = 3_000;
 const ROLES: Readonly<Record<string, (signal: AbortSignal) => Promise<void>>> = {
   operator,
   turns,
@@ -218,29 +222,33 @@ async function api(signal: AbortSignal): Promise<void> {
   const store = openPostgresStore(config.LATHE_DATABASE_URL, 'lathe api');
   let serving = false;
   // Discovery needs no database; whoever asks for files while it is away is told so.
-  const ready = () => (serving ? undefined : 'it waits for its certificate');
+  const ready = () => (serving ? undefined : 'it waits for its certificate, or stops');
   await serveHealth(config.LATHE_HEALTH_PORT, { ready, registry: metrics.registry }, signal);
   const held = {
     tls: await waitForTls(client, namespace, 'lathe-api-tls', log, signal),
     turns: await waitForTls(client, namespace, 'lathe-client-tls', log, signal),
     requestHeader: undefined as RequestHeaderConfig | undefined,
   };
-  const refresh = async () => {
-    held.requestHeader = await readRequestHeaderConfig(client, signal);
-    held.tls = await waitForTls(client, namespace, 'lathe-api-tls', log, signal);
-    held.turns = await waitForTls(client, namespace, 'lathe-client-tls', log, signal);
+  // Each by itself: a cluster that aggregates nothing has no requestheader configuration, and certificates end all the same.
+  const refresh = async (): Promise<void> => {
+    const within = AbortSignal.any([signal, AbortSignal.timeout(REFRESH_MS)]);
+    const tls = (name: string) => waitForTls(client, namespace, name, log, within);
+    const done = await Promise.allSettled([
+      readRequestHeaderConfig(client, within).then((now) => void (held.requestHeader = now)),
+      tls('lathe-api-tls').then((now) => void (held.tls = now)),
+      tls('lathe-client-tls').then((now) => void (held.turns = now)),
+    ]);
+    for (const one of done)
+      if (one.status === 'rejected' && !signal.aborted)
+        log.warn('a certificate, or who may speak for others, was not read again', { err: one.reason });
   };
-  const refreshed = (): Promise<void> =>
-    refresh().catch((err: unknown) => {
-      if (!signal.aborted) log.warn('certificates were not read again', { err });
-    });
-  await refreshed();
+  await refresh();
   const owner = connectOwner({
     tls: () => held.turns,
     service: config.LATHE_TURNS_ADDRESS,
     tlsName: `${config.LATHE_TURNS_SERVICE}.${namespace}.svc`,
   });
-  await using server = await startApi({
+  const server = await startApi({
     deps: { store, owner },
     tls: () => held.tls,
     requestHeader: () => held.requestHeader,
@@ -254,14 +262,24 @@ async function api(signal: AbortSignal): Promise<void> {
   });
   serving = true;
   log.info('listening', { address: `${server.aggregatedPort}, ${server.directPort}` });
-  const refreshing = setInterval(() => void refreshed().then(server.reload), REFRESH_MS);
   const tidying = setInterval(
     () => void store.dropExpired().catch((err: unknown) => log.warn('what expired was not dropped', { err })),
     TIDY_MS,
   );
-  await new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }));
-  clearInterval(refreshing);
+  while (!signal.aborted) {
+    await delay(REFRESH_MS, undefined, { signal }).catch(() => undefined);
+    if (!signal.aborted) await refresh();
+    try {
+      server.reload();
+    } catch (err) {
+      log.warn('a certificate is not usable; the one before stays in use', { err });
+    }
+  }
   clearInterval(tidying);
+  // Requests still come until the Service has heard that this pod stops; those that run may end.
+  serving = false;
+  await delay(STOP_MS);
+  await server[Symbol.asyncDispose]();
   owner.close();
   await store.close();
 }

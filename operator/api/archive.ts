@@ -1,14 +1,13 @@
 /** `archive`: many files in one request, as a tar. */
-import { Readable, type Writable } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
+import { isUtf8 } from 'node:buffer';
+import { createHash } from 'node:crypto';
 import { extract, pack, type Header, type Pack } from 'tar-stream';
 import type { WriteChange } from '../../proto/gen/lathe/turns/v1/turns.ts';
 import { ARCHIVE_BYTES, HEADERS } from '../../proto/live/types.ts';
-import { canonicalPath, escapeName } from '../../proto/paths.ts';
-import { createHash } from 'node:crypto';
+import { canonicalPath, escapeName, WORKSPACE_DIR } from '../../proto/paths.ts';
 import { PermanentError } from '../errors.ts';
 import type { FileEntry } from '../store/rows.ts';
-import { checkedPath, cursorText, flagOf, idempotencyOf, streamOf, type Call } from './call.ts';
+import { answerStream, checkedPath, cursorText, flagOf, idempotencyOf, streamOf, type Call } from './call.ts';
 import { entriesOf } from './files.ts';
 import { answerWritten, change, write } from './writes.ts';
 
@@ -17,6 +16,9 @@ const BATCH_BYTES = 2 * 1024 * 1024;
 const MAX_ENTRIES = 100_000;
 /** A content of more is streamed by itself. */
 const LARGE_BYTES = 1024 * 1024;
+
+/** The library's types know no option. */
+const BYTES = { filenameEncoding: 'latin1' } as object;
 
 type EntryHeader = Partial<Header> & Readonly<{ name: string }>;
 
@@ -45,19 +47,12 @@ export async function getArchive(call: Call): Promise<void> {
     ...(next === undefined ? {} : { [HEADERS.continue]: cursorText(next) }),
   });
   const tar = pack();
-  const abort = () => tar.destroy();
-  call.signal.addEventListener('abort', abort, { once: true });
-  const sent = new Promise<void>((resolve, reject) => {
-    tar.pipe(call.response);
-    call.response.once('finish', resolve).once('close', resolve);
-    tar.once('error', reject);
-  });
-  // When the store fails first, that is the error; what follows from it must not end the process.
-  sent.catch(() => undefined);
-  await fill(call, tar, entries);
-  tar.finalize();
-  await sent;
-  call.signal.removeEventListener('abort', abort);
+  // Its failure is what breaks off the answer: half a tar must not look like a whole one.
+  void fill(call, tar, entries).then(
+    () => tar.finalize(),
+    (error: unknown) => tar.destroy(error instanceof Error ? error : new Error(String(error))),
+  );
+  await answerStream(call, tar as AsyncIterable<Buffer>);
 }
 
 async function fill(call: Call, tar: Pack, entries: readonly FileEntry[]): Promise<void> {
@@ -78,12 +73,7 @@ async function fill(call: Call, tar: Pack, entries: readonly FileEntry[]): Promi
         await added(tar, header, small);
         continue;
       }
-      await new Promise<void>((resolve, reject) => {
-        const sink = tar.entry(header, (error) => (error == null ? resolve() : reject(error)));
-        Readable.from(store.readBlob(workspace.tenant, entry.sha256 ?? Buffer.alloc(0), signal))
-          .on('error', (error) => sink.destroy(error))
-          .pipe(sink);
-      });
+      await addedFrom(tar, header, store.readBlob(workspace.tenant, entry.sha256, signal));
     }
   }
 }
@@ -91,6 +81,27 @@ async function fill(call: Call, tar: Pack, entries: readonly FileEntry[]): Promi
 function added(tar: Pack, header: EntryHeader, content?: Buffer): Promise<void> {
   return new Promise((resolve, reject) => {
     tar.entry(header, content ?? '', (error) => (error == null ? resolve() : reject(error)));
+  });
+}
+
+async function addedFrom(tar: Pack, header: EntryHeader, pieces: AsyncIterable<Buffer>): Promise<void> {
+  const ended = Promise.withResolvers<void>();
+  // Nobody may be left who hears of it.
+  ended.promise.catch(() => undefined);
+  const sink = tar.entry(header, (error) => (error == null ? ended.resolve() : ended.reject(error)));
+  sink.on('error', ended.reject).on('close', ended.resolve);
+  for await (const piece of pieces) if (!sink.write(piece)) await drained(sink);
+  sink.end(undefined);
+  await ended.promise;
+}
+
+function drained(stream: NodeJS.EventEmitter): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      stream.off('drain', done).off('close', done);
+      resolve();
+    };
+    stream.once('drain', done).once('close', done);
   });
 }
 
@@ -125,7 +136,9 @@ function* batchesOf(entries: readonly FileEntry[]): Iterable<readonly FileEntry[
 /** One version; what a guard refuses is left out and told, unless `allOrNothing`. */
 export async function putArchive(call: Call): Promise<void> {
   const given = call.query.get('prefix') ?? '/';
-  const prefix = given === '/' ? '' : checkedPath(given);
+  const prefix = ['', '/', WORKSPACE_DIR].includes(given) ? '' : checkedPath(given);
+  // A batch, a large content on its way, and what the decoder holds.
+  await call.hold(4 * BATCH_BYTES);
   const hash = createHash('sha256');
   const changes = await unpack(call, prefix, hash);
   answerWritten(call, await write(call, { changes, idempotency: idempotencyOf(call, hash.digest('hex')) }));
@@ -142,13 +155,11 @@ async function unpack(
   let batch: { at: number; content: Buffer }[] = [];
   let bytes = 0;
   const flush = async () => {
-    const hashes = dryRun
-      ? []
-      : await store.putBlobs(
-          workspace.tenant,
-          batch.map((b) => b.content),
-          signal,
-        );
+    const hashes = await store.putBlobs(
+      workspace.tenant,
+      batch.map((b) => b.content),
+      signal,
+    );
     batch.forEach(({ at }, i) => {
       const old = changes[at];
       if (old !== undefined) changes[at] = { ...old, sha256: hashes[i] ?? Buffer.alloc(0) };
@@ -156,27 +167,25 @@ async function unpack(
     batch = [];
     bytes = 0;
   };
-  const reader = extract();
-  const feeding = pipeline(
-    hashedOn(streamOf(call, ARCHIVE_BYTES + MAX_ENTRIES * 1_024), hash),
-    reader as unknown as Writable,
-    { signal },
-  );
+  // Bytes as they are: as text, a name that is not UTF-8 would become another one.
+  const reader = extract(BYTES);
+  const feeding = feed(reader, streamOf(call, ARCHIVE_BYTES + MAX_ENTRIES * 1_024), hash);
   // Its failure is this loop's: the reader is destroyed with it.
   feeding.catch(() => undefined);
   try {
     for await (const entry of reader) {
       const { header } = entry;
-      const path = `${prefix}${pathIn(header.name)}`;
+      const path = `${prefix}${pathIn(bytesOf(header.name, paxOf(header)['path']))}`;
       if (changes.length === MAX_ENTRIES)
         throw new PermanentError('TooManyFiles', `an archive has at most ${MAX_ENTRIES} entries; send several`);
       if (path === prefix) {
         entry.resume();
       } else if (header.type === 'symlink') {
         entry.resume();
-        if (header.linkname == null || header.linkname === '')
-          throw new PermanentError('PathRefused', `${escapeName(path)} is a link to nothing`);
-        changes.push(change(path, 'symlink', { target: header.linkname }));
+        const target = bytesOf(header.linkname ?? '', paxOf(header)['linkpath']);
+        if (target.length === 0 || !isUtf8(target))
+          throw new PermanentError('PathRefused', `${escapeName(path)} is a link to nothing, or to no UTF-8`);
+        changes.push(change(path, 'symlink', { target: target.toString('utf8') }));
       } else if (header.type === 'directory') {
         entry.resume();
         changes.push(change(path, 'directory'));
@@ -186,6 +195,13 @@ async function unpack(
         if (size > LARGE_BYTES && !dryRun) {
           const stored = await store.putBlobStream(workspace.tenant, entry as AsyncIterable<Buffer>, signal);
           changes.push(change(path, 'regular', { size: BigInt(stored.size), sha256: stored.sha256, executable }));
+          continue;
+        }
+        if (dryRun) {
+          // Nothing is held of what nobody stores.
+          const hash = createHash('sha256');
+          for await (const piece of entry as AsyncIterable<Buffer>) hash.update(piece);
+          changes.push(change(path, 'regular', { size: BigInt(size), sha256: hash.digest(), executable }));
           continue;
         }
         const pieces: Buffer[] = [];
@@ -213,19 +229,35 @@ async function unpack(
   return changes;
 }
 
-async function* hashedOn(
+async function feed(
+  reader: ReturnType<typeof extract>,
   source: AsyncIterable<Buffer>,
   hash: { update(data: Buffer): unknown },
-): AsyncIterable<Buffer> {
-  for await (const piece of source) {
-    hash.update(piece);
-    yield piece;
+): Promise<void> {
+  try {
+    for await (const piece of source) {
+      hash.update(piece);
+      if (!reader.write(piece)) await drained(reader);
+    }
+    reader.end(undefined);
+  } catch (error) {
+    reader.destroy(error instanceof Error ? error : new Error(String(error)));
+    throw error;
   }
 }
 
+function paxOf({ pax }: Header): Readonly<Record<string, string | undefined>> {
+  return (pax ?? {}) as Record<string, string>;
+}
+
+/** A pax header is UTF-8 by definition, and read as that. */
+function bytesOf(latin1: string, pax: string | undefined): Buffer {
+  return pax === undefined ? Buffer.from(latin1, 'latin1') : Buffer.from(pax, 'utf8');
+}
+
 /** '' for the root itself. */
-function pathIn(name: string): string {
-  if (/^(\.\/?)*$/.test(name)) return '';
+function pathIn(name: Buffer): string {
+  if (/^(\.\/?)*$/.test(name.toString('latin1'))) return '';
   const result = canonicalPath(name);
   if ('refused' in result) throw new PermanentError('PathRefused', result.refused);
   return result.path;

@@ -1,6 +1,5 @@
-/** Who asks: by the API server's front proxy, or by a token of audience `lathe.dev`. */
-import { createHash } from 'node:crypto';
-import type { IncomingMessage } from 'node:http';
+/** Who asks, by the word of the API server's front proxy. */
+import { isUtf8 } from 'node:buffer';
 
 export type Identity = Readonly<{
   user: string;
@@ -16,8 +15,12 @@ export type RequestHeaderConfig = Readonly<{
   allowedNames: readonly string[];
   userHeaders: readonly string[];
   groupHeaders: readonly string[];
+  /** Kubernetes 1.32 and later; where none is named a uid is nobody's word. */
+  uidHeaders: readonly string[];
   extraPrefixes: readonly string[];
 }>;
+/** Each line of a header by itself, names in lower case: `IncomingMessage.headersDistinct`. */
+export type HeaderLines = Readonly<Record<string, readonly string[] | undefined>>;
 
 /** @throws Error that names the key that is missing: without it nobody is believed */
 export function requestHeaderConfigOf(data: Readonly<Record<string, string>>): RequestHeaderConfig {
@@ -33,49 +36,47 @@ export function requestHeaderConfigOf(data: Readonly<Record<string, string>>): R
     allowedNames: list('requestheader-allowed-names'),
     userHeaders: list('requestheader-username-headers'),
     groupHeaders: list('requestheader-group-headers'),
+    uidHeaders: list('requestheader-uid-headers'),
     extraPrefixes: list('requestheader-extra-headers-prefix'),
   };
 }
 
-/**
- * `headers`: line by line; joined, a group named `a, b` would be two. `commonName`: of a client certificate that chains to the request header CA; undefined: there is none. Pure.
- */
+/** `commonName`: of a client certificate that chains to the request header CA; undefined: there is none. Pure. */
 export function frontProxyIdentity(
-  headers: IncomingMessage['headersDistinct'],
+  headers: HeaderLines,
   commonName: string | undefined,
   config: RequestHeaderConfig,
 ): Identity | undefined {
   if (commonName === undefined) return undefined;
   if (config.allowedNames.length > 0 && !config.allowedNames.includes(commonName)) return undefined;
-  const values = (name: string) => headers[name.toLowerCase()] ?? [];
-  const user = config.userHeaders.flatMap(values)[0];
-  if (user === undefined || user === '') return undefined;
-  const extra: Record<string, string[]> = {};
+  // A line is one value, whatever is in it: split at commas, `dev, system:masters` would be two groups.
+  const lines = (name: string) => (headers[name.toLowerCase()] ?? []).map(textOf).filter((line) => line !== '');
+  const user = config.userHeaders.flatMap(lines)[0];
+  if (user === undefined) return undefined;
+  const extra = new Map<string, readonly string[]>();
   for (const prefix of config.extraPrefixes.map((p) => p.toLowerCase()))
-    for (const [name, value] of Object.entries(headers))
-      if (name.startsWith(prefix)) extra[decodeURIComponent(name.slice(prefix.length))] = value ?? [];
-  const uid = values('x-remote-uid')[0];
-  return { user, ...(uid === undefined ? {} : { uid }), groups: config.groupHeaders.flatMap(values), extra };
+    for (const name of Object.keys(headers))
+      if (name.startsWith(prefix)) extra.set(decoded(name.slice(prefix.length)), lines(name));
+  const uid = config.uidHeaders.flatMap(lines)[0];
+  return {
+    user,
+    ...(uid === undefined ? {} : { uid }),
+    groups: config.groupHeaders.flatMap(lines),
+    extra: Object.fromEntries(extra),
+  };
 }
 
-/** The API server's answer about a token of audience `lathe.dev`. @throws TransientError when it has none */
-export type ReviewUser = (token: string) => Promise<Identity | undefined>;
+/** The API server sends UTF-8; Node reads a header byte by byte. */
+function textOf(line: string): string {
+  const bytes = Buffer.from(line, 'latin1');
+  return isUtf8(bytes) ? bytes.toString('utf8') : line;
+}
 
-const CACHE_MS = 10_000;
-const CACHED = 4_096;
-
-/** Remembered for a short while, by hash. */
-export function bearerAuthenticator(review: ReviewUser, now: () => number = () => performance.now()) {
-  const cache = new Map<string, { identity: Identity | undefined; at: number }>();
-  return async (authorization: string | undefined): Promise<Identity | undefined> => {
-    const token = /^Bearer ([\w\-.~+/]+=*)$/.exec(authorization ?? '')?.[1];
-    if (token === undefined || token.length > 8_192) return undefined;
-    const key = createHash('sha256').update(token).digest('hex');
-    const cached = cache.get(key);
-    if (cached !== undefined && now() - cached.at < CACHE_MS) return cached.identity;
-    const identity = await review(token);
-    if (cache.size >= CACHED) cache.clear();
-    cache.set(key, { identity, at: now() });
-    return identity;
-  };
+/** As the API server does: what is not encoded well is taken as it is. */
+function decoded(key: string): string {
+  try {
+    return decodeURIComponent(key);
+  } catch {
+    return key;
+  }
 }

@@ -1,5 +1,6 @@
 /** Whether somebody may: the cluster's own RBAC, by SubjectAccessReview, remembered for seconds. */
 import { createHash } from 'node:crypto';
+import { escapeName } from '../../proto/paths.ts';
 import { PermanentError } from '../errors.ts';
 import type { Identity } from './authentication.ts';
 
@@ -29,19 +30,25 @@ const CACHED = 10_000;
 
 export function createAuthorizer(review: ReviewAccess, now: () => number = () => performance.now()): Authorizer {
   const cache = new Map<string, { allowed: boolean; reason: string; until: number }>();
+  /** Those that are under way: many requests of one client are one review. */
+  const asking = new Map<string, Promise<{ allowed: boolean; reason: string }>>();
   const ask = async (identity: Identity, attributes: Attributes) => {
     const key = createHash('sha256')
       .update(JSON.stringify([identity, attributes]))
       .digest('base64');
     const cached = cache.get(key);
     if (cached !== undefined && cached.until > now()) return cached;
-    const { allowed, reason } = await review(identity, attributes);
+    const under = asking.get(key);
+    if (under !== undefined) return await under;
+    const reviewed = review(identity, attributes).finally(() => asking.delete(key));
+    asking.set(key, reviewed);
+    const { allowed, reason } = await reviewed;
     // The oldest first: a Map keeps the order of insertion.
+    cache.delete(key);
     for (const old of cache.keys()) {
       if (cache.size < CACHED) break;
       cache.delete(old);
     }
-    cache.delete(key);
     const answer = { allowed, reason, until: now() + (allowed ? ALLOWED_MS : REFUSED_MS) };
     cache.set(key, answer);
     return answer;
@@ -55,9 +62,14 @@ export function createAuthorizer(review: ReviewAccess, now: () => number = () =>
       const what = subresource === undefined ? resource : `${resource}/${subresource}`;
       throw new PermanentError(
         'Forbidden',
-        `${what}.${group} "${name}" is forbidden: user "${identity.user}" can't ${verb} resource "${what}" in API group ` +
-          `"${group}" in the namespace "${namespace}"${reason === '' ? '' : `: ${reason}`}; ask for a RoleBinding to lathe-user`,
+        `${what}.${group} "${name}" is forbidden: user ${escapeName(identity.user)} can't ${verb} resource "${what}" in API group ` +
+          `"${group}" in the namespace "${namespace}"${reason === '' ? '' : `: ${shown(reason)}`}; ask for a RoleBinding to lathe-user`,
       );
     },
   };
+}
+
+/** An authorizer's own words, which may quote a name. */
+function shown(reason: string): string {
+  return escapeName(reason).slice(1, -1);
 }

@@ -1,9 +1,10 @@
 /** One request: what it asks, parsed once and within bounds, and how it is answered. */
 import { createHash } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { z } from 'zod';
 import { HEADERS, LIST_LIMIT } from '../../proto/live/types.ts';
-import { normalisePath } from '../../proto/paths.ts';
+import { compileGlobs } from '../../proto/globs.ts';
+import { normalisePath, WORKSPACE_DIR } from '../../proto/paths.ts';
+import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import type { ApiStore } from '../store/api-store.ts';
 import type { WorkspaceRow } from '../store/rows.ts';
@@ -21,6 +22,8 @@ export type Call = Deps &
     workspace: WorkspaceRow;
     /** Aborts when the caller is gone. */
     signal: AbortSignal;
+    /** Waits until so many bytes may be held, until the request has ended. @throws TransientError TooManyRequests */
+    hold: (bytes: number) => Promise<void>;
     /** Whether the caller may approve what is held for others. */
     mayApprove: () => Promise<boolean>;
   }>;
@@ -38,6 +41,12 @@ export function checkedPath(given: unknown): string {
   const result = normalisePath(given);
   if ('refused' in result) throw new PermanentError('PathRefused', result.refused);
   return result.path;
+}
+
+/** Patterns of people, who may write `/workspace/src/**` as they write `/workspace/src/a`. */
+export function globsOf(patterns: readonly string[]): (path: string) => boolean {
+  const within = `${WORKSPACE_DIR}/`;
+  return compileGlobs(patterns.map((glob) => (glob.startsWith(within) ? glob.slice(within.length - 1) : glob)));
 }
 
 /** Of a whole number in the query that is 0 or more; undefined: it is not there. */
@@ -63,21 +72,27 @@ export function limitOf(query: URLSearchParams): number {
 }
 
 /** The version asked for; the head without one. @throws PermanentError NotFound */
-export function versionOf({ query, workspace }: Call, name = 'version'): bigint {
-  const given = numberOf(query, name);
-  if (given === undefined) return workspace.head;
+export function versionOf(call: Call, name = 'version'): bigint {
+  const given = numberOf(call.query, name);
+  return given === undefined ? call.workspace.head : atMost(call, given);
+}
+
+/** @throws PermanentError NotFound: that version is not there yet */
+export function atMost({ workspace }: Call, given: number): bigint {
   if (BigInt(given) > workspace.head)
     throw new PermanentError('NotFound', `there is no version ${given}; the head is ${workspace.head}`);
   return BigInt(given);
 }
 
-/** Where a list goes on. Opaque to callers; nothing in it is secret, and nothing of it is believed. */
-export function cursorOf<T>(query: URLSearchParams, schema: z.ZodType<T>): T | undefined {
+/** A version in a cursor. */
+export const versionSchema = z.int().min(0);
+
+/** Where a list goes on. Opaque to callers; nothing in it is secret. */
+export function cursorOf<T extends object>(query: URLSearchParams, schema: z.ZodType<T>): T | undefined {
   const given = query.get('continue');
   if (given === null || given === '') return undefined;
   try {
-    const parsed = schema.safeParse(JSON.parse(Buffer.from(given, 'base64url').toString('utf8')));
-    if (parsed.success) return parsed.data;
+    return schema.parse(JSON.parse(Buffer.from(given, 'base64url').toString('utf8')));
   } catch {
     // The same answer as to any other text.
   }
@@ -95,9 +110,10 @@ export function cursorText(cursor: object): string {
 }
 
 /** @throws PermanentError RequestEntityTooLarge, before reading where the length is told */
-export async function bodyOf({ request, signal }: Call, maxBytes: number): Promise<Buffer> {
-  const told = Number(request.headers['content-length'] ?? 0);
-  if (told > maxBytes) throw tooLarge(maxBytes);
+export async function bodyOf({ request, signal, hold }: Call, maxBytes: number): Promise<Buffer> {
+  const told = request.headers['content-length'];
+  if (Number(told ?? 0) > maxBytes) throw tooLarge(maxBytes);
+  await hold(told === undefined ? maxBytes : Number(told));
   const pieces: Buffer[] = [];
   let bytes = 0;
   for await (const piece of request as AsyncIterable<Buffer>) {
@@ -149,9 +165,7 @@ export function idempotencyOf(
   if (key === undefined) return undefined;
   if (typeof key !== 'string' || !/^[\x21-\x7e]{1,128}$/.test(key))
     throw new PermanentError('BadRequest', 'an Idempotency-Key has 1 to 128 visible ASCII characters');
-  const hash = createHash('sha256').update(
-    `${request.method ?? ''} ${new URL(request.url ?? '', 'http://x').pathname}\n`,
-  );
+  const hash = createHash('sha256').update(`${request.method ?? ''} ${(request.url ?? '').split('?')[0] ?? ''}\n`);
   const sorted = [...query].map(([name, value]) => `${name}=${value}`).sort();
   for (const header of ['if-match', 'if-none-match'] as const)
     sorted.push(`${header}:${request.headers[header] ?? ''}`);

@@ -1,4 +1,5 @@
 /** What the API is, said without asking anybody: discovery that fails makes the deletion of every namespace hang. */
+import manifest from '../../package.json' with { type: 'json' };
 import { API_VERSION, GROUP, VERSION } from '../../proto/live/types.ts';
 
 /** Subresources of a workspace and the RBAC verbs that they know. */
@@ -111,6 +112,7 @@ const OPENAPI_V2 = json({ swagger: '2.0', info: { title: 'Lathe live API', versi
 const GROUPS = json({ kind: 'APIGroupList', apiVersion: 'v1', groups: [APIGROUP] });
 const GROUP_ANSWER = json(APIGROUP);
 const RESOURCES_ANSWER = json(RESOURCES);
+const VERSION_ANSWER = json({ gitVersion: `v${manifest.version}`, platform: `${process.platform}/${process.arch}` });
 const AGGREGATED_ANSWER = json(AGGREGATED, AGGREGATED_TYPE);
 
 /** Undefined: not a path of discovery. */
@@ -130,6 +132,8 @@ export function discover(path: string, accept: string | undefined): Answer | und
       return OPENAPI;
     case '/openapi/v2':
       return OPENAPI_V2;
+    case '/version':
+      return VERSION_ANSWER;
     case '/healthz':
     case '/livez':
     case '/readyz':

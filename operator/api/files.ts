@@ -1,29 +1,31 @@
 /** `files`: list, read, write and remove; one file or several, without any pod. */
-import { compileGlobs } from '../../proto/globs.ts';
 import { API_VERSION, HEADERS, PART_BYTES, type FileInfo, type FileList } from '../../proto/live/types.ts';
-import { escapeName } from '../../proto/paths.ts';
+import { escapeName, WORKSPACE_DIR } from '../../proto/paths.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import type { FileEntry } from '../store/rows.ts';
 import {
   answerJson,
   answerStream,
+  atMost,
   bodyOf,
   checkedPath,
   cursorOf,
   cursorText,
   cursorTextField,
   flagOf,
+  globsOf,
   idempotencyOf,
   ifMatchOf,
   jsonOf,
   limitOf,
   pathOf,
   versionOf,
+  versionSchema,
   type Call,
 } from './call.ts';
 import { operationsOf } from './operations.ts';
-import { parseRange } from './range.ts';
+import { namesEtag, parseRange } from './range.ts';
 import { beginUpload, completeUpload, dropUpload, putUpload, showUpload } from './uploads.ts';
 import { answerWritten, change, fileChange, write } from './writes.ts';
 
@@ -78,18 +80,20 @@ export function infoOf(entry: FileEntry): FileInfo {
 }
 
 /** Where a listing stands: the version, so that pages fit together, and the last path. */
-const cursorSchema = z.object({ version: z.int().min(0), after: cursorTextField });
+const cursorSchema = z.object({ version: versionSchema, after: cursorTextField });
 type Cursor = z.infer<typeof cursorSchema>;
 
 /** Entries that the query names, page by page, with where to go on. */
 export async function* entriesOf(call: Call): AsyncIterable<{ entry: FileEntry; cursor: Cursor; matches: boolean }> {
   const { query, store, workspace, signal } = call;
   const cursor = cursorOf(query, cursorSchema);
-  const version = cursor === undefined ? versionOf(call) : BigInt(cursor.version);
+  const version = listedVersion(call);
   const glob = query.get('glob');
-  const matches = glob === null ? () => true : compileGlobs([glob.startsWith('/') ? glob : `/${glob}`]);
+  const matches = glob === null ? () => true : globsOf([glob]);
   const given = query.get('prefix') ?? '';
-  const prefix = given === '' || given === '/' ? '/' : `${checkedPath(given)}${given.endsWith('/') ? '/' : ''}`;
+  const prefix = ['', '/', WORKSPACE_DIR, `${WORKSPACE_DIR}/`].includes(given)
+    ? '/'
+    : `${checkedPath(given)}${given.endsWith('/') ? '/' : ''}`;
   for (let after = cursor?.after ?? ''; ;) {
     const page = await store.listFiles(workspace.id, { version, prefix, after, limit: 1_000 }, signal);
     for (const entry of page) {
@@ -98,6 +102,12 @@ export async function* entriesOf(call: Call): AsyncIterable<{ entry: FileEntry; 
     }
     if (page.length < 1_000) return;
   }
+}
+
+/** Of all pages that belong together. */
+function listedVersion(call: Call): bigint {
+  const cursor = cursorOf(call.query, cursorSchema);
+  return cursor === undefined ? versionOf(call) : atMost(call, cursor.version);
 }
 
 async function list(call: Call): Promise<void> {
@@ -115,7 +125,7 @@ async function list(call: Call): Promise<void> {
     scanned += 1;
     last = cursor;
   }
-  const version = cursorOf(call.query, cursorSchema)?.version ?? Number(versionOf(call));
+  const version = Number(listedVersion(call));
   const metadata = next === undefined ? {} : { continue: cursorText(next) };
   answerJson(call, { kind: 'FileList', apiVersion: API_VERSION, metadata, version, items } satisfies FileList);
 }
@@ -146,11 +156,13 @@ async function read(call: Call): Promise<void> {
     'content-security-policy': 'sandbox',
     'x-content-type-options': 'nosniff',
   };
-  if (etag !== undefined && (request.headers['if-none-match'] ?? '').split(/\s*,\s*/).includes(etag)) {
+  if (etag !== undefined && namesEtag(request.headers['if-none-match'], etag)) {
     response.writeHead(304, headers).end();
     return;
   }
-  const range = entry.kind === 'regular' ? parseRange(request.headers.range, size) : undefined;
+  // A part of another content than the caller has begun with would be put together with that.
+  const isSame = request.headers['if-range'] === undefined || request.headers['if-range'] === etag;
+  const range = entry.kind === 'regular' && isSame ? parseRange(request.headers.range, size) : undefined;
   if (range === 'unsatisfiable') {
     response.setHeader('content-range', `bytes */${size}`);
     throw new PermanentError('RangeNotSatisfiable', `${escapeName(path)} has ${size} bytes`);
@@ -177,7 +189,7 @@ async function notThere({ store, workspace, signal }: Call, path: string, versio
   return new PermanentError(
     'NotFound',
     inside.length > 0
-      ? `${escapeName(path)} is a folder; list it with prefix=${path}/`
+      ? `${escapeName(path)} is a folder; list it with prefix=${escapeName(`${path}/`).slice(1, -1)}`
       : `there is no file ${escapeName(path)} in version ${version} of workspace ${workspace.namespace}/${workspace.name}`,
   );
 }

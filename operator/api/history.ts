@@ -1,6 +1,12 @@
 /** `versions`, `diff`, `restore` and `log`: what was, and back to it. */
-import { API_VERSION, type FileChange, type FileDiff, type LogLine, type VersionList } from '../../proto/live/types.ts';
-import { compileGlobs } from '../../proto/globs.ts';
+import {
+  API_VERSION,
+  PART_BYTES,
+  type FileChange,
+  type FileDiff,
+  type LogLine,
+  type VersionList,
+} from '../../proto/live/types.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import { patchOf, type Side } from '../files/patch.ts';
@@ -9,15 +15,18 @@ import type { FileDifference } from '../store/workspace-store.ts';
 import {
   answerJson,
   answerStream,
+  atMost,
   checkedPath,
   cursorOf,
   cursorText,
   cursorTextField,
+  globsOf,
   idempotencyOf,
   jsonOf,
   limitOf,
   numberOf,
   versionOf,
+  versionSchema,
   type Call,
 } from './call.ts';
 import { infoOf } from './files.ts';
@@ -27,12 +36,17 @@ import { answerWritten, change, write } from './writes.ts';
 const PATCH_FILE_BYTES = 1024 * 1024;
 /** Events that tell of files. */
 const FILE_EVENTS: readonly string[] = ['files.committed', 'execution.done'];
+/** Held at once; one has what a command printed, up to 32 KiB. */
+const LOG_PAGE = 100;
+
+const beforeSchema = z.object({ before: versionSchema });
+const diffSchema = z.object({ from: versionSchema, to: versionSchema, after: cursorTextField });
 
 export async function getVersions(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
   const limit = limitOf(query);
   const path = query.get('path');
-  const before = BigInt(cursorOf(query, z.object({ before: z.int().min(0) }))?.before ?? Number(workspace.head) + 1);
+  const before = BigInt(cursorOf(query, beforeSchema)?.before ?? Number(workspace.head) + 1);
   const rows = await store.versions(
     workspace.id,
     { before, limit, ...(path === null ? {} : { path: checkedPath(path) }) },
@@ -63,26 +77,37 @@ export async function getVersions(call: Call): Promise<void> {
 
 export async function getDiff(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
-  const to = versionOf(call, 'to');
-  const from = numberOf(query, 'from') === undefined ? (to === 0n ? 0n : to - 1n) : versionOf(call, 'from');
+  // Pages are of the same two versions, wherever the head is by then.
+  const cursor = cursorOf(query, diffSchema);
+  const to = cursor === undefined ? versionOf(call, 'to') : atMost(call, cursor.to);
+  const from =
+    cursor === undefined
+      ? numberOf(query, 'from') === undefined
+        ? to - (to === 0n ? 0n : 1n)
+        : versionOf(call, 'from')
+      : atMost(call, cursor.from);
   const glob = query.get('glob');
-  const matches = glob === null ? () => true : compileGlobs([glob]);
+  const matches = glob === null ? () => true : globsOf([glob]);
   const all = (await store.changesBetween(workspace.id, from, to, signal)).filter(({ path }) => matches(path));
   const format = query.get('format') ?? 'json';
   if (format === 'patch') {
+    await call.hold(PART_BYTES);
     call.response.writeHead(200, { 'content-type': 'text/x-diff; charset=utf-8' });
     return await answerStream(call, patches(call, all));
   }
   if (format !== 'json') throw new PermanentError('BadRequest', 'format is json or patch');
   const limit = limitOf(query);
-  const after = cursorOf(query, z.object({ after: cursorTextField }))?.after ?? '';
+  const after = cursor?.after ?? '';
   const rest = after === '' ? all : all.filter(({ path }) => Buffer.compare(Buffer.from(path), Buffer.from(after)) > 0);
   const items = rest.slice(0, limit);
   const last = items.at(-1);
   const body: FileDiff = {
     kind: 'FileDiff',
     apiVersion: API_VERSION,
-    metadata: rest.length > limit && last !== undefined ? { continue: cursorText({ after: last.path }) } : {},
+    metadata:
+      rest.length > limit && last !== undefined
+        ? { continue: cursorText({ from: Number(from), to: Number(to), after: last.path }) }
+        : {},
     from: Number(from),
     to: Number(to),
     items: items.map(fileChangeOf),
@@ -133,7 +158,7 @@ export async function postRestore(call: Call): Promise<void> {
   const { version, paths, dryRun = false } = parsed.data;
   if (BigInt(version) > workspace.head)
     throw new PermanentError('NotFound', `there is no version ${version}; the head is ${workspace.head}`);
-  const matches = paths === undefined ? () => true : compileGlobs(paths.flatMap((path) => [path, `${path}/**`]));
+  const matches = paths === undefined ? () => true : globsOf(paths.flatMap((path) => [path, `${path}/**`]));
   const all = await store.changesBetween(workspace.id, workspace.head, BigInt(version), signal);
   const changes = all
     .filter(({ path }) => matches(path))
@@ -173,10 +198,13 @@ export async function getLog(call: Call): Promise<void> {
     (async function* () {
       let left = limit;
       for (let after = start; left > 0;) {
-        const page = await store.readEvents(workspace.id, { after, limit: 500 }, signal);
+        const page = await store.readEvents(
+          workspace.id,
+          { after, types: FILE_EVENTS, limit: Math.min(left, LOG_PAGE) },
+          signal,
+        );
         for (const event of page) {
           after = event.seq;
-          if (left === 0 || !FILE_EVENTS.includes(event.type)) continue;
           left -= 1;
           const line: LogLine = {
             seq: Number(event.seq),
@@ -191,7 +219,7 @@ export async function getLog(call: Call): Promise<void> {
           };
           yield Buffer.from(`${JSON.stringify(line)}\n`);
         }
-        if (page.length < 500) return;
+        if (page.length < LOG_PAGE) return;
       }
     })(),
   );

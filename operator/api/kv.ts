@@ -1,12 +1,25 @@
 /** `kv`: small values beside the files; no versions, the last write counts. */
 import { createHash } from 'node:crypto';
-import { API_VERSION, KV_BYTES, type KeyValueList } from '../../proto/live/types.ts';
+import { API_VERSION, KV_BYTES, KV_LIMITS, type KeyValueList } from '../../proto/live/types.ts';
+import { isKey, MAX_KEY_BYTES } from '../../proto/live/keys.ts';
+import { escapeName } from '../../proto/paths.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
-import { MAX_VALUES } from '../store/api-store.ts';
-import { answerJson, bodyOf, cursorOf, cursorText, cursorTextField, ifMatchOf, limitOf, type Call } from './call.ts';
+import type { ValueOutcome } from '../store/api-store.ts';
+import {
+  answerJson,
+  bodyOf,
+  cursorOf,
+  cursorText,
+  cursorTextField,
+  flagOf,
+  idempotencyOf,
+  ifMatchOf,
+  limitOf,
+  type Call,
+} from './call.ts';
 
-const MAX_KEY_BYTES = 512;
+const afterSchema = z.object({ after: cursorTextField });
 
 export async function getKv(call: Call): Promise<void> {
   const { query, store, workspace, response, signal } = call;
@@ -27,31 +40,59 @@ export async function getKv(call: Call): Promise<void> {
 export async function putKv(call: Call): Promise<void> {
   const key = keyOf(call.query);
   const value = await bodyOf(call, KV_BYTES);
-  const { ifMatch, mustExist } = ifMatchOf(call);
-  if (
-    mustExist &&
-    ifMatch === undefined &&
-    (await call.store.getValue(call.workspace.id, key, call.signal)) === undefined
-  )
-    throw notThere(key);
-  if (!(await call.store.putValue(call.workspace.id, key, value, ifMatch, call.signal)))
-    throw new PermanentError(
-      'PreconditionFailed',
-      `the value of ${JSON.stringify(key)} is not what the request says, or there are ${MAX_VALUES} values already`,
-    );
+  await written(call, key, value);
   call.response.writeHead(204, { etag: `"${createHash('sha256').update(value).digest('hex')}"` }).end();
 }
 
 export async function deleteKv(call: Call): Promise<void> {
   const key = keyOf(call.query);
-  if (!(await call.store.deleteValue(call.workspace.id, key, call.signal))) throw notThere(key);
+  await written(call, key, undefined);
   call.response.writeHead(204).end();
+}
+
+async function written(call: Call, key: string, value: Buffer | undefined): Promise<void> {
+  const { store, workspace, query, signal } = call;
+  const idempotency = idempotencyOf(call, value ?? '');
+  const { ifMatch, mustExist } = ifMatchOf(call);
+  const options = {
+    mustExist: mustExist || value === undefined,
+    dryRun: flagOf(query, 'dryRun') ?? false,
+    ...(ifMatch === undefined ? {} : { ifMatch }),
+    ...(idempotency === undefined ? {} : { idempotency }),
+  };
+  const refusal = refusalOf(await store.writeValue(workspace, key, value, options, signal), key);
+  if (refusal !== undefined) throw refusal;
+}
+
+/** Undefined: it was done. */
+export function refusalOf(outcome: ValueOutcome, key: string): PermanentError | undefined {
+  const name = escapeName(key);
+  switch (outcome) {
+    case 'done':
+      return undefined;
+    case 'absent':
+      return notThere(key);
+    case 'changed':
+      return new PermanentError(
+        'PreconditionFailed',
+        `the value of ${name} is not what the request says; read it again and decide anew`,
+      );
+    case 'tooMany':
+      return new PermanentError('WorkspaceFull', `a workspace has at most ${KV_LIMITS.keys} values; remove one`);
+    case 'full':
+      return new PermanentError(
+        'WorkspaceFull',
+        `with ${name} the values of this workspace would have more than ${KV_LIMITS.bytes} bytes; put large ones into files`,
+      );
+    case 'otherRequest':
+      return new PermanentError('Conflict', 'this Idempotency-Key was used for another request; take a new one');
+  }
 }
 
 async function list(call: Call): Promise<void> {
   const { query, store, workspace, signal } = call;
   const limit = limitOf(query);
-  const after = cursorOf(query, z.object({ after: cursorTextField }))?.after ?? '';
+  const after = cursorOf(query, afterSchema)?.after ?? '';
   const rows = await store.listValues(workspace.id, { prefix: prefixOf(query), after, limit }, signal);
   const last = rows.at(-1);
   const body: KeyValueList = {
@@ -69,16 +110,18 @@ async function list(call: Call): Promise<void> {
 }
 
 function prefixOf(query: URLSearchParams): string {
-  return (query.get('prefix') ?? '') === '' ? '' : keyOf(query, 'prefix');
+  const prefix = query.get('prefix') ?? '';
+  if (prefix !== '' && !isKey(prefix))
+    throw new PermanentError('BadRequest', `a prefix has at most ${MAX_KEY_BYTES} bytes of UTF-8 without NUL`);
+  return prefix;
 }
 
-function keyOf(query: URLSearchParams, name = 'key'): string {
-  const key = query.get(name) ?? '';
-  if (key === '' || Buffer.byteLength(key) > MAX_KEY_BYTES || key.includes('\0') || !key.isWellFormed())
-    throw new PermanentError('BadRequest', `a ${name} has 1 to ${MAX_KEY_BYTES} bytes of UTF-8 without NUL`);
+function keyOf(query: URLSearchParams): string {
+  const key = query.get('key') ?? '';
+  if (!isKey(key)) throw new PermanentError('BadRequest', `a key has 1 to ${MAX_KEY_BYTES} bytes of UTF-8 without NUL`);
   return key;
 }
 
 function notThere(key: string): PermanentError {
-  return new PermanentError('NotFound', `there is no value under the key ${JSON.stringify(key)}`);
+  return new PermanentError('NotFound', `there is no value under the key ${escapeName(key)}`);
 }

@@ -65,7 +65,7 @@ async function changesOf(call: Call, operation: Operation): Promise<readonly Wri
       const at = checkedPath(operation.path);
       const [entry] = await treeAt(call, at);
       if (entry?.kind !== 'regular') throw new PermanentError('NotFound', `${escapeName(at)} is no file`);
-      return [putOf(entry, at, { executable: operation.executable })];
+      return [putOf(entry, at, { executable: operation.executable, ...unchanged(entry) })];
     }
     case 'copy':
     case 'rename': {
@@ -78,11 +78,29 @@ async function changesOf(call: Call, operation: Operation): Promise<readonly Wri
         throw new PermanentError('Conflict', `${escapeName(to)} exists already; say overwrite to replace it`);
       return [
         ...(operation.overwrite === true ? [change(to, 'deleted', { recursive: true })] : []),
-        ...entries.map((entry) => putOf(entry, `${to}${entry.path.slice(from.length)}`)),
-        ...(operation.op === 'rename' ? [change(from, 'deleted', { recursive: true, mustExist: true })] : []),
+        ...entries.map((entry) =>
+          putOf(entry, `${to}${entry.path.slice(from.length)}`, operation.overwrite === true ? {} : ABSENT),
+        ),
+        ...(operation.op === 'rename' ? moved(from, entries) : []),
       ];
     }
   }
+}
+
+/** Nothing may be there. */
+const ABSENT = { ifMatch: Buffer.alloc(0) } as const;
+
+/** What was read is what is written elsewhere: a content that came between is not lost with its old name. */
+function moved(from: string, entries: readonly FileEntry[]): readonly WriteChange[] {
+  const whole = change(from, 'deleted', { recursive: true, mustExist: true });
+  const [only] = entries;
+  if (entries.length === 1 && only?.path === from) return [{ ...whole, ...unchanged(only) }];
+  return [...entries.map((entry) => change(entry.path, 'deleted', unchanged(entry))), whole];
+}
+
+/** Of links and folders there is no hash to compare. */
+function unchanged({ sha256 }: FileEntry): Partial<WriteChange> {
+  return sha256 === null ? {} : { ifMatch: sha256 };
 }
 
 /** What is at a path: a file, everything in the folder, or nothing. */

@@ -1,4 +1,5 @@
 /** Writes go to the replica that owns the workspace: the Service finds some replica, which names the owner. */
+import { setTimeout as delay } from 'node:timers/promises';
 import { Metadata, status, credentials, type ServiceError } from '@grpc/grpc-js';
 import {
   TurnsServiceClient,
@@ -19,7 +20,10 @@ export type Owner = Readonly<{
 
 /** CONTRACTS 3. */
 const HOPS = 3;
-const ATTEMPTS = 3;
+const CONNECT_MS = 3_000;
+/** Longer than a takeover, shorter than what the API server waits. */
+const PATIENCE_MS = 20_000;
+const MAX_PAUSE_MS = 1_000;
 const DEADLINE_MS = 50_000;
 /** Below the 512 KiB that the other side takes. */
 const PAGE_BYTES = 192 * 1024;
@@ -58,13 +62,18 @@ export function connectOwner(options: Readonly<{ tls: () => Tls; service: string
     return made;
   };
 
+  const addressOf = (name: string) => known.get(name) ?? options.service;
+
   return {
     write: async (head, changes, signal) => {
       const name = `${head.workspace?.namespace ?? ''}/${head.workspace?.name ?? ''}`;
-      for (let attempt = 1, hops = 0; ;) {
-        const address = known.get(name) ?? options.service;
+      const until = performance.now() + PATIENCE_MS;
+      for (let hops = 0, pauseMs = 50; ;) {
+        const address = addressOf(name);
+        const client = clientOf(address);
         try {
-          const { message } = await send(clientOf(address), head, changes, signal);
+          await connected(client, address, signal);
+          const { message } = await send(client, head, changes, signal);
           if (message?.$case === 'written') {
             if (known.size > 10_000) known.clear();
             known.set(name, address);
@@ -80,13 +89,13 @@ export function connectOwner(options: Readonly<{ tls: () => Tls; service: string
           // Replicas say where sandboxes reach them; programs do at the port of the Service.
           known.set(name, options.service.replace(/^.*(?=:)/, message.value.address.replace(/:\d+$/, '')));
         } catch (error) {
-          if (!isServiceError(error)) throw error;
           known.delete(name);
-          const again = error.code === status.ABORTED || error.code === status.UNAVAILABLE;
-          // Without a key it could be done twice; ABORTED says that nothing was.
-          const safe = error.code === status.ABORTED || head.idempotencyKey !== '';
-          if (again && safe && attempt < ATTEMPTS && !signal.aborted) attempt += 1;
-          else throw errorOf(error);
+          if (!mayAgain(error, head) || signal.aborted || performance.now() + pauseMs > until)
+            throw isServiceError(error) ? errorOf(error) : error;
+          // Its owner may have died: another one has it within 12 s (CONTRACTS 3), and until then is sent to where it was.
+          await delay(pauseMs, undefined, { signal }).catch(() => undefined);
+          pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS);
+          hops = 0;
         }
       }
     },
@@ -94,6 +103,37 @@ export function connectOwner(options: Readonly<{ tls: () => Tls; service: string
       for (const client of clients.values()) client.close();
     },
   };
+}
+
+/** Nothing was sent. */
+class NotConnected extends TransientError {}
+
+/** Whether asking again can do nothing twice. */
+function mayAgain(error: unknown, { idempotencyKey }: WriteHead): boolean {
+  if (error instanceof NotConnected) return true;
+  if (!isServiceError(error)) return false;
+  // ABORTED says that nothing was done.
+  return error.code === status.ABORTED || (error.code === status.UNAVAILABLE && idempotencyKey !== '');
+}
+
+/** @throws NotConnected after 3 s */
+function connected(client: TurnsServiceClient, address: string, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const gone = () => reject(signal.reason as Error);
+    if (signal.aborted) return gone();
+    signal.addEventListener('abort', gone, { once: true });
+    client.waitForReady(Date.now() + CONNECT_MS, (error) => {
+      signal.removeEventListener('abort', gone);
+      if (error === undefined) resolve();
+      else
+        reject(
+          new NotConnected(
+            'ServiceUnavailable',
+            `no turn controller answered at ${address} within ${CONNECT_MS / 1_000} s; nothing was written, ask again`,
+          ),
+        );
+    });
+  });
 }
 
 function send(

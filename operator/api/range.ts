@@ -16,3 +16,9 @@ export function parseRange(
   if (from >= size) return 'unsatisfiable';
   return { from, to: last === '' ? size : Math.min(Number(last) + 1, size) };
 }
+
+/** Whether `If-None-Match` names this ETag, or any. Of a weak one the mark is passed over, as the RFC says (8.8.3.2). Pure. */
+export function namesEtag(header: string | undefined, etag: string): boolean {
+  const named = (header ?? '').split(',').map((one) => one.trim().replace(/^W\//, ''));
+  return named.includes(etag) || named.includes('*');
+}

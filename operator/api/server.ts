@@ -8,9 +8,13 @@ import type { Tls } from '../sandboxes/attach-server.ts';
 import type { Logger } from '../telemetry/log.ts';
 import { frontProxyIdentity, type Identity, type RequestHeaderConfig } from './authentication.ts';
 import type { Authorizer } from './authorization.ts';
+import type { AuthenticateBearer } from './bearer.ts';
+import { createBudget, type Budget } from './budget.ts';
 import type { Call, Deps } from './call.ts';
+import { limitPerSource } from './connections.ts';
 import { discover } from './discovery.ts';
 import { statusOf } from './errors.ts';
+import { commonNameUnder } from './peer.ts';
 import { routeOf } from './routes.ts';
 
 export type ApiOptions = Readonly<{
@@ -19,7 +23,7 @@ export type ApiOptions = Readonly<{
   tls: () => Tls;
   /** Undefined: nothing is believed of who comes through the API server. */
   requestHeader: () => RequestHeaderConfig | undefined;
-  authenticateBearer: (authorization: string | undefined) => Promise<Identity | undefined>;
+  authenticateBearer: AuthenticateBearer;
   authorizer: Authorizer;
   aggregatedPort: number;
   directPort: number;
@@ -31,7 +35,7 @@ export type ApiServer = AsyncDisposable &
   Readonly<{
     aggregatedPort: number;
     directPort: number;
-    /** New connections use what `tls` and `requestHeader` say now. */
+    /** New connections use what `tls` and `requestHeader` say now. @throws Error when they can't; the old ones stay in use */
     reload(): void;
   }>;
 
@@ -42,23 +46,45 @@ const HEADERS_MS = 10_000;
 /** The API server ends every request at 60 s; a client that is slower sends less at once. */
 const REQUEST_MS = 120_000;
 const CONNECTIONS = 2_000;
+/** Of bodies and answers that are whole in memory, of all requests; each is copied once or twice on its way. */
+const HELD_BYTES = 64 * 1024 * 1024;
+/** Of these, what one tenant has: slow senders of one namespace hold up no other's. */
+const HELD_OF_ONE_BYTES = 24 * 1024 * 1024;
+/** A body waits no longer than this for its place. */
+const HELD_MS = 15_000;
+/** Of one address, without a certificate. */
+const CONNECTIONS_OF_ONE = 200;
 
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const { log } = options;
+  const budget = createBudget({ bytes: HELD_BYTES, waitMs: HELD_MS });
+  const shares = new Map<string, Budget>();
+  const shareOf = (tenant: string): Budget => {
+    const share = shares.get(tenant) ?? createBudget({ bytes: HELD_OF_ONE_BYTES, waitMs: HELD_MS });
+    shares.set(tenant, share);
+    return share;
+  };
   const aggregated = listener({ requestCert: true, rejectUnauthorized: false }, async (request) => {
     const config = options.requestHeader();
     if (config === undefined)
       throw new TransientError('ServiceUnavailable', 'how the API server signs its requests is not known yet');
-    const socket = request.socket as TLSSocket;
-    const commonName = socket.authorized ? socket.getPeerCertificate().subject.CN : undefined;
-    return frontProxyIdentity(request.headersDistinct, Array.isArray(commonName) ? commonName[0] : commonName, config);
+    const name = commonNameUnder(request.socket as TLSSocket, config.ca);
+    return frontProxyIdentity(request.headersDistinct, name, config);
   });
-  const direct = listener({}, (request) => options.authenticateBearer(request.headers.authorization));
+  const direct = listener({}, (request) =>
+    options.authenticateBearer(request.headers.authorization, request.socket.remoteAddress ?? ''),
+  );
+  for (const server of [aggregated, direct]) limitPerSource(server, CONNECTIONS_OF_ONE);
+  let inUse = '';
   const reload = () => {
     const { certificate: cert, key } = options.tls();
     const ca = options.requestHeader()?.ca;
+    const now = [cert, key, ca].join();
+    // A new context makes every session that could be resumed worth nothing.
+    if (now === inUse) return;
     aggregated.setSecureContext({ cert, key, ...(ca === undefined ? {} : { ca }) });
     direct.setSecureContext({ cert, key });
+    inUse = now;
   };
   reload();
   return {
@@ -111,8 +137,9 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     const method = request.method ?? 'GET';
     let what = { subresource: 'none', verb: method.toLowerCase() };
     let name: string | undefined;
+    const held: (() => void)[] = [];
     try {
-      const url = new URL(request.url ?? '', 'http://api');
+      const url = urlOf(request);
       // Without a database and without knowing who asks: a probe, or the API server itself.
       const constant =
         method === 'GET' || method === 'HEAD' ? discover(url.pathname, request.headers.accept) : undefined;
@@ -145,6 +172,9 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
         identity,
         workspace,
         signal: gone.signal,
+        hold: async (bytes) => {
+          for (const from of [shareOf(workspace.tenant), budget]) held.push(await from.take(bytes, gone.signal));
+        },
         mayApprove: () =>
           authorizer.allows(identity, {
             group: 'lathe.dev',
@@ -158,6 +188,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     } catch (error) {
       if (!gone.signal.aborted) fail(request, response, error, name);
     } finally {
+      for (const release of held) release();
       options.onRequest?.(what.subresource, what.verb, response.statusCode, (performance.now() - started) / 1_000);
     }
   }
@@ -179,6 +210,13 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     response.setHeader('content-length', Buffer.byteLength(text));
     response.writeHead(body.code, { 'content-type': 'application/json' }).end(text);
   }
+}
+
+/** @throws PermanentError BadRequest */
+function urlOf({ url = '' }: IncomingMessage): URL {
+  const parsed = url.startsWith('/') ? URL.parse(`http://api${url}`) : null;
+  if (parsed === null) throw new PermanentError('BadRequest', 'the URL of this request is not one that can be read');
+  return parsed;
 }
 
 async function listen(server: Server, port: number): Promise<number> {

@@ -4,9 +4,11 @@ import { PermanentError } from '../errors.ts';
 import { exportRange } from '../files/export.ts';
 import { readExport } from '../files/import.ts';
 import { answerJson, flagOf, HEADERS, numberOf, versionOf, type Call } from './call.ts';
+import { refusalOf } from './kv.ts';
 import { beginImport, findUpload, putUpload } from './uploads.ts';
 import { change, write } from './writes.ts';
 
+const IMPORT_BYTES = 16 * 1024 * 1024;
 /** Versions are brought in until then; the caller asks again and it goes on. The API server ends a request at 60 s. */
 const BUDGET_MS = 25_000;
 
@@ -17,6 +19,7 @@ export async function getExport(call: Call): Promise<void> {
   const seq = BigInt(numberOf(query, 'seq') ?? Number(workspace.last_seq));
   const offset = numberOf(query, 'offset') ?? 0;
   const options = { version, seq, headOnly: flagOf(query, 'headOnly') ?? false };
+  await call.hold(PART_BYTES);
   const { size, bytes } = await exportRange({ store, workspace, options }, offset, PART_BYTES, signal);
   if (offset > size) throw new PermanentError('RangeNotSatisfiable', `this export has ${size} bytes`);
   response
@@ -40,6 +43,8 @@ export async function postImport(call: Call): Promise<void> {
   const { store, workspace, signal } = call;
   const dryRun = flagOf(call.query, 'dryRun') ?? false;
   const upload = await findUpload(call);
+  // Its lines and values are held as a whole: a namespace brings in one at a time, and other writes have room beside it.
+  await call.hold(IMPORT_BYTES);
   const started = performance.now();
   const { header, versions, values } = await readExport(
     store,
@@ -103,7 +108,10 @@ export async function postImport(call: Call): Promise<void> {
       );
   }
   if (!dryRun) {
-    for (const { key, value } of values) await store.putValue(workspace.id, key, value, undefined, signal);
+    for (const { key, value } of values) {
+      const refusal = refusalOf(await store.writeValue(workspace, key, value, {}, signal), key);
+      if (refusal !== undefined) throw refusal;
+    }
     await store.dropUpload(workspace.id, upload.id, signal);
   }
   answerJson(call, { ...result, complete: true, version: dryRun ? header.version : head } satisfies ImportResult);

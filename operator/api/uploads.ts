@@ -12,12 +12,14 @@ const EXPORT_FACTOR = 16;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 export async function beginUpload(call: Call): Promise<void> {
+  refuseDryRun(call);
   const { store, workspace, identity, signal } = call;
   answerJson(call, uploadOf(await store.createUpload(workspace.id, pathOf(call.query), identity.user, signal)), 201);
 }
 
 /** Of a whole export; what it is is looked at when it is there. */
 export async function beginImport(call: Call): Promise<void> {
+  refuseDryRun(call);
   const { store, workspace, identity, signal } = call;
   answerJson(call, uploadOf(await store.createUpload(workspace.id, IMPORT, identity.user, signal)), 201);
 }
@@ -27,19 +29,21 @@ export async function showUpload(call: Call): Promise<void> {
 }
 
 export async function putUpload(call: Call): Promise<void> {
+  refuseDryRun(call);
   const upload = await findUpload(call);
   const offset = numberOf(call.query, 'offset') ?? Number(upload.bytes);
   const { maxFileSize, maxTotalSize } = call.workspace.effective.files;
   // An export has old contents too.
   const limit =
     upload.path === IMPORT ? (parseQuantity(maxTotalSize) ?? 0) * EXPORT_FACTOR : (parseQuantity(maxFileSize) ?? 0);
+  const maxOpenBytes = Math.max(limit, parseQuantity(maxTotalSize) ?? 0);
   const data = await bodyOf(call, PART_BYTES);
   if (offset + data.length > limit)
     throw new PermanentError(
       'FileTooLarge',
       `with this part it would have ${offset + data.length} bytes, at most ${limit} are taken here (files.maxFileSize is ${maxFileSize}, maxTotalSize ${maxTotalSize})`,
     );
-  const bytes = await call.store.putPart(call.workspace.id, upload.id, offset, data, call.signal);
+  const bytes = await call.store.putPart(call.workspace.id, upload.id, offset, data, maxOpenBytes, call.signal);
   answerJson(call, { ...uploadOf(upload), offset: bytes });
 }
 
@@ -74,9 +78,16 @@ export async function completeUpload(call: Call): Promise<void> {
 }
 
 export async function dropUpload(call: Call): Promise<void> {
+  refuseDryRun(call);
   const { id } = await findUpload(call);
   await call.store.dropUpload(call.workspace.id, id, call.signal);
   call.response.writeHead(204).end();
+}
+
+/** Until it is completed an upload changes nothing that a dry run could tell of. */
+function refuseDryRun({ query }: Call): void {
+  if (flagOf(query, 'dryRun') === true)
+    throw new PermanentError('BadRequest', 'of an upload only its completion can be a dry run');
 }
 
 export async function findUpload({ store, workspace, query, signal }: Call): Promise<UploadRow> {

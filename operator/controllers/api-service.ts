@@ -48,7 +48,7 @@ export type Seen = Readonly<{
   readyEndpoints: number;
   /** Since an endpoint was ready, or since this was looked at first. */
   unreadyMs: number;
-  present: Readonly<{ ours: boolean; caBundle: string | undefined }> | undefined;
+  present: Readonly<{ ours: boolean; uid: string; caBundle: string | undefined }> | undefined;
   caBundle: string;
 }>;
 
@@ -76,7 +76,7 @@ export async function runApiService(
       const plan = planApiService({ ...seen, unreadyMs: performance.now() - readyAt });
       if (plan !== 'nothing') {
         log.info(`the APIService of the live API: ${plan}`, { name: NAME, count: seen.readyEndpoints });
-        await act(client, deps.settings, plan, seen.caBundle, signal);
+        await act(client, deps.settings, plan, seen, signal);
       }
     } catch (err) {
       if (!signal.aborted) log.warn('the APIService of the live API was not looked at', { err });
@@ -94,7 +94,11 @@ async function look(
   const present =
     found === undefined
       ? undefined
-      : { ours: found.metadata.labels?.[LABELS.managedBy] === MANAGER, caBundle: found.spec?.caBundle };
+      : {
+          ours: found.metadata.labels?.[LABELS.managedBy] === MANAGER,
+          uid: found.metadata.uid,
+          caBundle: found.spec?.caBundle,
+        };
   if (!settings.aggregated) return { wanted: false, readyEndpoints: 0, present, caBundle: '' };
   const { items } = await client.list(
     ENDPOINT_SLICES,
@@ -114,11 +118,13 @@ async function act(
   client: KubeClient,
   { namespace }: Settings,
   plan: 'create' | 'patch' | 'delete',
-  caBundle: string,
+  { caBundle, present }: Pick<Seen, 'caBundle' | 'present'>,
   signal: AbortSignal,
 ): Promise<void> {
   if (plan === 'delete') {
-    await client.delete(API_SERVICES, { name: NAME }, {}, signal).catch(absent);
+    // The one that was looked at: what somebody else has put in its place is theirs.
+    const uid = present === undefined ? {} : { uid: present.uid };
+    await client.delete(API_SERVICES, { name: NAME }, uid, signal).catch(absent);
     return;
   }
   if (plan === 'patch') {

@@ -1,8 +1,8 @@
 /** An export, read: contents into the store, the rest checked. Nothing of the workspace changes here. */
 import { createHash } from 'node:crypto';
-import type { Writable } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
+import { KV_BYTES, KV_LIMITS } from '../../proto/live/types.ts';
+import { isKey } from '../../proto/live/keys.ts';
 import { canonicalPath, escapeName } from '../../proto/paths.ts';
 import { PermanentError } from '../errors.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
@@ -34,14 +34,15 @@ export async function readExport(
   signal: AbortSignal,
 ): Promise<Imported> {
   const reader = extract();
-  const fed = pipeline(source, reader as unknown as Writable, { signal });
+  const fed = feed(reader, source, signal);
   fed.catch(() => undefined);
   const seen = new Map<string, string>();
-  /** Of the contents that came along, by hash. */
-  const sizes = new Map<string, number>();
   const head: HistoryLine[] = [];
   const versions = new Map<number, HistoryLine[]>();
   const values: { key: string; value: Buffer }[] = [];
+  let valueBytes = 0;
+  /** What came along, by hash, with its size. Nothing else may be named: whose it is would be asked of nobody. */
+  const brought = new Map<string, number>();
   let header: ExportHeader | undefined;
   let listed: readonly (readonly [string, string])[] | undefined;
   let rows = 0;
@@ -87,7 +88,7 @@ export async function readExport(
           if (bytes > BATCH_BYTES || batch.length > 1_000) await flush();
         }
         seen.set(name, sha256);
-        sizes.set(sha256, size);
+        brought.set(sha256, size);
         if (name.startsWith('files/')) {
           const executable = ((entry.header.mode ?? 0) & 0o111) !== 0;
           head.push({ version: 1, path: pathIn(name), kind: 'regular', executable, size, sha256 });
@@ -101,10 +102,17 @@ export async function readExport(
           if (name.startsWith('history/')) {
             const row = parsed(historyLine, line, name);
             if (pathIn(`files${row.path}`) !== row.path) throw broken(`${name} has a path that is not in its one form`);
+            checkKind(row, name);
             const of = versions.get(row.version) ?? [];
             versions.set(row.version, of);
             of.push(row);
-          } else if (name.startsWith('kv/')) values.push(valueOf(line, name));
+          } else if (name.startsWith('kv/')) {
+            const value = valueOf(line, name);
+            valueBytes += value.value.length;
+            if (values.length === KV_LIMITS.keys || valueBytes > KV_LIMITS.bytes)
+              throw broken(`it has more than ${KV_LIMITS.keys} values or ${KV_LIMITS.bytes} bytes of them`);
+            values.push(value);
+          }
         }
       } else throw broken(`${name} is nothing that an export has`);
     }
@@ -123,11 +131,11 @@ export async function readExport(
   }
   const [extra] = seen.keys();
   if (extra !== undefined) throw broken(`${extra} is not in its manifest.json`);
-  if (header.headOnly) versions.set(1, head);
-  // A hash that is only named proves nothing: its content may be another workspace's (S3).
-  for (const line of [...versions.values()].flat())
-    if (line.kind === 'regular' && (line.sha256 === undefined || sizes.get(line.sha256) !== line.size))
-      throw broken(`version ${line.version} names a content of ${escapeName(line.path)} that did not come along`);
+  if (header.headOnly) {
+    versions.clear();
+    versions.set(1, head);
+  }
+  for (const rows of versions.values()) for (const row of rows) checkContent(row, brought);
   const known = [...versions.keys()];
   if (known.some((version) => version > (header.headOnly ? 1 : header.version)))
     throw broken('it has versions after its own');
@@ -140,10 +148,26 @@ function pathIn(name: string): string {
   return result.path;
 }
 
+function checkKind({ kind, path, sha256, target }: HistoryLine, name: string): void {
+  if ((kind === 'regular') !== (sha256 !== undefined) || (kind === 'symlink') !== (target !== undefined))
+    throw broken(`${name} says of ${escapeName(path)} what a ${kind} entry does not have`);
+}
+
+/** A hash proves nothing (CONTRACTS 5), and a size that is not its content's would pass every limit. */
+function checkContent({ path, size, sha256 }: HistoryLine, brought: ReadonlyMap<string, number>): void {
+  if (sha256 === undefined) return;
+  const bytes = brought.get(sha256);
+  if (bytes === undefined) throw broken(`it names a content for ${escapeName(path)} that it does not bring`);
+  if (bytes !== size) throw broken(`it says ${size} of ${escapeName(path)}, whose content has ${bytes} bytes`);
+}
+
 function valueOf(line: string, name: string): { key: string; value: Buffer } {
   const row = JSON.parse(line) as { key?: unknown; value?: unknown };
   if (typeof row.key !== 'string' || typeof row.value !== 'string') throw broken(`${name} has a line that is no value`);
-  return { key: row.key, value: Buffer.from(row.value, 'base64') };
+  const value = Buffer.from(row.value, 'base64');
+  if (!isKey(row.key) || value.length > KV_BYTES)
+    throw broken(`${name} has a key or value that a workspace may not have`);
+  return { key: row.key, value };
 }
 
 function parsed<T>(
@@ -185,4 +209,29 @@ function hashOf(content: Buffer): string {
 
 function broken(why: string, cause?: unknown): PermanentError {
   return new PermanentError('BadRequest', `this is no whole export of a workspace: ${why}`, { cause });
+}
+
+async function feed(
+  reader: ReturnType<typeof extract>,
+  source: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): Promise<void> {
+  try {
+    for await (const piece of source) {
+      signal.throwIfAborted();
+      if (!reader.write(piece))
+        await new Promise<void>((resolve) => {
+          const done = () => {
+            reader.off('drain', done).off('close', done);
+            resolve();
+          };
+          reader.once('drain', done).once('close', done);
+        });
+      if (reader.destroyed) return;
+    }
+    reader.end(undefined);
+  } catch (error) {
+    reader.destroy(error instanceof Error ? error : new Error(String(error)));
+    throw error;
+  }
 }

@@ -1,9 +1,10 @@
 /** What the live API asks beside the tree: pages, versions, values, uploads. */
-import { createHash } from 'node:crypto';
 import { PermanentError } from '../errors.ts';
 import type { Database } from './database.ts';
 import { newId } from './ids.ts';
-import type { FileEntry, Origin } from './rows.ts';
+import type { FileEntry, Origin, WorkspaceRow } from './rows.ts';
+import { endOfPrefix } from './prefix.ts';
+import { valueQueries } from './values.ts';
 
 export type VersionRow = Readonly<{
   version: bigint;
@@ -19,6 +20,15 @@ export type VersionRow = Readonly<{
 }>;
 export type UploadRow = Readonly<{ id: string; path: string; actor: string; bytes: bigint; expires_at: Date }>;
 export type ValueRow = Readonly<{ key: string; size: number; sha256: Buffer; updated_at: Date }>;
+export type ValueOptions = Readonly<{
+  /** This content must be there; empty: nothing may be there. */
+  ifMatch?: Buffer;
+  mustExist?: boolean;
+  dryRun?: boolean;
+  idempotency?: Readonly<{ key: string; requestSha256: Buffer }>;
+}>;
+/** Whatever is not `done` has written nothing. `otherRequest`: the Idempotency-Key was used for it. */
+export type ValueOutcome = 'done' | 'absent' | 'changed' | 'tooMany' | 'full' | 'otherRequest';
 
 export type HistoryRow = Omit<FileEntry, 'kind'> & Readonly<{ kind: FileEntry['kind'] | 'deleted' }>;
 
@@ -49,15 +59,30 @@ export interface ApiStore {
     signal?: AbortSignal,
   ): Promise<readonly ValueRow[]>;
   getValue(workspace: string, key: string, signal?: AbortSignal): Promise<Buffer | undefined>;
-  /** False: `ifMatch` is not what is there (empty: nothing may be there). */
-  putValue(workspace: string, key: string, value: Buffer, ifMatch?: Buffer, signal?: AbortSignal): Promise<boolean>;
-  /** Whether it was there. */
-  deleteValue(workspace: string, key: string, signal?: AbortSignal): Promise<boolean>;
+  /** `undefined` removes. Writes of one workspace's values come one after the other. */
+  writeValue(
+    workspace: Pick<WorkspaceRow, 'id' | 'tenant'>,
+    key: string,
+    value: Buffer | undefined,
+    options: ValueOptions,
+    signal?: AbortSignal,
+  ): Promise<ValueOutcome>;
 
+  /** @throws PermanentError QuotaExceeded: so many are open already */
   createUpload(workspace: string, path: string, actor: string, signal?: AbortSignal): Promise<UploadRow>;
   getUpload(workspace: string, id: string, signal?: AbortSignal): Promise<UploadRow | undefined>;
-  /** The next part; one that is there already is passed over. @returns how far it is. @throws PermanentError Conflict, NotFound */
-  putPart(workspace: string, id: string, offset: number, data: Buffer, signal?: AbortSignal): Promise<number>;
+  /**
+   * The next part; one that is there already is passed over. @returns how far it is.
+   * @param maxOpenBytes of all uploads of the workspace @throws PermanentError Conflict, NotFound, WorkspaceFull
+   */
+  putPart(
+    workspace: string,
+    id: string,
+    offset: number,
+    data: Buffer,
+    maxOpenBytes: number,
+    signal?: AbortSignal,
+  ): Promise<number>;
   readUpload(id: string, signal?: AbortSignal): AsyncIterable<Buffer>;
   dropUpload(workspace: string, id: string, signal?: AbortSignal): Promise<void>;
   /** Those that nobody touched for 24 hours, half-written contents, and answers of old Idempotency-Keys. */
@@ -65,13 +90,10 @@ export interface ApiStore {
 }
 
 const COLUMNS = 'path, version, kind, executable, size, sha256, target';
-/** Of one workspace. */
-const MAX_UPLOADS = 32;
-export const MAX_VALUES = 10_000;
 const CHUNK_BYTES = 256 * 1024;
+/** Open at once, of one workspace. */
+const MAX_UPLOADS = 100;
 const UPLOAD = "id, path, actor, bytes, touched_at + interval '24 hours' AS expires_at";
-/** After every other character: the end of a prefix. */
-const LAST = '\u{10FFFF}';
 
 export function apiQueries(db: Database): ApiStore {
   return {
@@ -80,10 +102,10 @@ export function apiQueries(db: Database): ApiStore {
         'files-page',
         `SELECT ${COLUMNS} FROM (
            SELECT DISTINCT ON (path) ${COLUMNS} FROM file_version
-           WHERE workspace = $1 AND version <= $2 AND path > $3 COLLATE "C" AND path >= $4 COLLATE "C" AND path < $5 COLLATE "C"
+           WHERE workspace = $1 AND version <= $2 AND path > $3 COLLATE "C" AND path >= $4 COLLATE "C" AND ($5::text IS NULL OR path < $5 COLLATE "C")
            ORDER BY path, version DESC) latest
          WHERE kind <> 'deleted' ORDER BY path LIMIT $6`,
-        [workspace, version, after, prefix, `${prefix}${LAST}`, limit],
+        [workspace, version, after, prefix, endOfPrefix(prefix) ?? null, limit],
         signal,
       ),
     versions: (workspace, { before, path, limit }, signal) =>
@@ -106,58 +128,20 @@ export function apiQueries(db: Database): ApiStore {
         signal,
       ),
 
-    listValues: (workspace, { prefix, after, limit }, signal) =>
-      db.query<ValueRow>(
-        'values-page',
-        `SELECT key, length(value) AS size, sha256, updated_at FROM kv
-         WHERE workspace = $1 AND key > $2 COLLATE "C" AND key >= $3 COLLATE "C" AND key < $4 COLLATE "C" ORDER BY key LIMIT $5`,
-        [workspace, after, prefix, `${prefix}${LAST}`, limit],
-        signal,
-      ),
-    getValue: async (workspace, key, signal) => {
-      const [row] = await db.query<{ value: Buffer }>(
-        'value',
-        'SELECT value FROM kv WHERE workspace = $1 AND key = $2',
-        [workspace, key],
-        signal,
-      );
-      return row?.value;
-    },
-    putValue: async (workspace, key, value, ifMatch, signal) => {
-      const rows = await db.query(
-        'value-put',
-        `INSERT INTO kv AS k (workspace, key, value, sha256)
-           SELECT $1, $2, $3, $4 WHERE EXISTS (SELECT 1 FROM kv WHERE workspace = $1 AND key = $2)
-             OR ($5::bytea IS NULL OR length($5) = 0) AND (SELECT count(*) FROM kv WHERE workspace = $1) < ${MAX_VALUES}
-         ON CONFLICT (workspace, key) DO UPDATE SET value = excluded.value, sha256 = excluded.sha256, updated_at = now()
-           WHERE $5::bytea IS NULL OR k.sha256 = $5 RETURNING 1`,
-        [workspace, key, value, createHash('sha256').update(value).digest(), ifMatch ?? null],
-        signal,
-      );
-      return rows.length > 0;
-    },
-    deleteValue: async (workspace, key, signal) =>
-      (
-        await db.query(
-          'value-delete',
-          'DELETE FROM kv WHERE workspace = $1 AND key = $2 RETURNING 1',
-          [workspace, key],
-          signal,
-        )
-      ).length > 0,
+    ...valueQueries(db),
 
     createUpload: async (workspace, path, actor, signal) => {
       const [row] = await db.query<UploadRow>(
         'upload-create',
-        `INSERT INTO upload (id, workspace, path, actor) SELECT $1, $2, $3, $4
-         WHERE (SELECT count(*) FROM upload WHERE workspace = $2) < ${MAX_UPLOADS} RETURNING ${UPLOAD}`,
-        [newId(), workspace, path, actor],
+        `INSERT INTO upload (id, workspace, path, actor)
+           SELECT $1, $2, $3, $4 WHERE (SELECT count(*) FROM upload WHERE workspace = $2) < $5 RETURNING ${UPLOAD}`,
+        [newId(), workspace, path, actor, MAX_UPLOADS],
         signal,
       );
       if (row === undefined)
         throw new PermanentError(
-          'TooManyRequests',
-          `this workspace has ${MAX_UPLOADS} open uploads; complete or drop some`,
+          'QuotaExceeded',
+          `${MAX_UPLOADS} uploads of this workspace are open; complete or drop one, or wait until they are gone after 24 hours`,
         );
       return row;
     },
@@ -170,7 +154,7 @@ export function apiQueries(db: Database): ApiStore {
           signal,
         )
       )[0],
-    putPart: (workspace, id, offset, data, signal) =>
+    putPart: (workspace, id, offset, data, maxOpenBytes, signal) =>
       db.transaction(async (query) => {
         const [row] = await query<{ bytes: bigint; parts: number }>(
           'upload-lock',
@@ -189,6 +173,16 @@ export function apiQueries(db: Database): ApiStore {
             `upload ${id} has ${have} bytes; the next part starts there, not at ${offset}`,
           );
         const fresh = data.subarray(Math.min(have - offset, data.length));
+        const [open] = await query<{ bytes: bigint }>(
+          'uploads-bytes',
+          'SELECT COALESCE(sum(bytes), 0)::bigint AS bytes FROM upload WHERE workspace = $1',
+          [workspace],
+        );
+        if (Number(open?.bytes ?? 0) + fresh.length > maxOpenBytes)
+          throw new PermanentError(
+            'WorkspaceFull',
+            `the open uploads of this workspace have ${open?.bytes ?? 0} bytes, at most ${maxOpenBytes} are kept; complete or drop one`,
+          );
         const pieces = Math.ceil(fresh.length / CHUNK_BYTES);
         for (let i = 0; i < pieces; i += 1)
           await query('upload-chunk', 'INSERT INTO upload_chunk (upload, ordinal, data) VALUES ($1, $2, $3)', [

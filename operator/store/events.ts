@@ -26,6 +26,7 @@ export function eventQueries(db: Database, readBlob: WorkspaceStore['readBlob'])
         'events',
         `SELECT e.seq, e.session, e.turn, e.execution, e.type, e.v, e.actor, e.at, e.epoch, e.payload, e.payload_sha256, w.tenant
          FROM event e JOIN workspace w ON w.id = e.workspace WHERE e.workspace = $1 AND e.seq > $2 AND ($3::text IS NULL OR e.session = $3) AND ($4::uuid IS NULL OR e.turn = $4)
+           AND ($6::text[] IS NULL OR e.type = ANY($6))
          ORDER BY e.seq LIMIT $5`,
         [
           workspace,
@@ -33,6 +34,7 @@ export function eventQueries(db: Database, readBlob: WorkspaceStore['readBlob'])
           filter.session ?? null,
           filter.turn ?? null,
           Math.min(filter.limit ?? 1_000, 1_000),
+          filter.types ?? null,
         ],
         signal,
       );

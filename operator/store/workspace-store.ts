@@ -103,7 +103,7 @@ export interface WorkspaceStore {
   /** At most `limit` (1,000) in order of seq. */
   readEvents(
     workspace: string,
-    filter: Readonly<{ after?: bigint; session?: string; turn?: string; limit?: number }>,
+    filter: Readonly<{ after?: bigint; session?: string; turn?: string; types?: readonly string[]; limit?: number }>,
     signal?: AbortSignal,
   ): Promise<readonly LogEvent[]>;
 

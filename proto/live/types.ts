@@ -16,6 +16,8 @@ export const UPLOAD_TTL_HOURS = 24;
 export const LIST_LIMIT = { default: 1_000, max: 5_000 } as const;
 /** Contents of one value. */
 export const KV_BYTES = 256 * 1024;
+/** Of all values of a workspace. */
+export const KV_LIMITS = { keys: 10_000, bytes: 64 * 1024 * 1024 } as const;
 
 /** Request headers beside the standard If-Match, If-None-Match, Range, Idempotency-Key. */
 export const HEADERS = {

@@ -47,6 +47,21 @@ describe('with a kubeconfig', () => {
     await expect(put(OTHER, 'files?path=/x', '1')).rejects.toThrow(/forbidden/i);
   });
 
+  test('a name is the one that the cluster gave, whatever is in it', async () => {
+    const name = 'Müller, ada';
+    await world.apply({
+      apiVersion: 'rbac.authorization.k8s.io/v1',
+      kind: 'RoleBinding',
+      metadata: { name: 'odd-name', namespace: world.namespace },
+      roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'ClusterRole', name: 'lathe-user' },
+      subjects: [{ apiGroup: 'rbac.authorization.k8s.io', kind: 'User', name }],
+    });
+    const as = ['--as', name, '--as-group', 'dev, system:masters', '--as-group', 'system:authenticated'];
+    await put(as, 'files?path=/by-mueller', '1');
+    const { items } = JSON.parse(await raw(as, 'versions')) as { items: { actor: string }[] };
+    expect(items[0]?.actor).toBe(name);
+  });
+
   test('errors come as the cluster says them', async () => {
     await expect(raw(USER, 'files?path=/nowhere')).rejects.toThrow(/there is no file|not found/i);
     await expect(put(USER, 'files?path=../x', '1')).rejects.toThrow(/\.\. segment/);

@@ -1,6 +1,9 @@
 /** Who may ask the live API, and what is said to those who may not. */
+import { Agent } from 'node:https';
+import { connect } from 'node:net';
 import { describe, expect, test } from 'vitest';
 import { issueLeaf, newAuthority } from '../../../operator/controllers/certificate-authority.ts';
+import { TransientError } from '../../../operator/errors.ts';
 import { useApi } from './world.ts';
 
 const world = useApi();
@@ -42,6 +45,26 @@ describe('who asks', () => {
       expect((await world.askAggregated(files(w), { 'x-remote-user': 'system:admin' }, client)).code).toBe(401);
   });
 
+  test('a connection that is older than the authority of today is not believed any more', async () => {
+    const w = await world.workspace();
+    const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+    const ask = () => world.askAggregated(files(w), { 'x-remote-user': 'eve' }, world.frontProxy.client, agent);
+    const before = world.requestHeader;
+    try {
+      expect((await ask()).code).toBe(200);
+      world.requestHeader = { ...before, ca: (await newAuthority(new Date())).certificate };
+      world.api.reload();
+      expect((await ask()).code).toBe(401);
+      world.requestHeader = { ...before, ca: `${world.requestHeader.ca}\n${before.ca}` };
+      world.api.reload();
+      expect((await ask()).code).toBe(200);
+    } finally {
+      world.requestHeader = before;
+      world.api.reload();
+      agent.destroy();
+    }
+  });
+
   test('directly a token says who, and X-Remote-User is worth nothing', async () => {
     const w = await world.workspace();
     const users: string[] = [];
@@ -56,7 +79,66 @@ describe('who asks', () => {
   });
 });
 
+describe('connections', () => {
+  test.for(['direct', 'aggregated'] as const)('%s: of one address there are at most 200', async (way) => {
+    const port = way === 'direct' ? world.api.directPort : world.api.aggregatedPort;
+    const w = await world.workspace();
+    const sockets = Array.from({ length: 205 }, () =>
+      connect({ host: '127.0.0.1', port, localAddress: '127.0.0.2' }).on('error', () => undefined),
+    );
+    try {
+      const closed = () => sockets.filter((socket) => socket.closed).length;
+      await expect.poll(closed).toBe(5);
+      // Others come in meanwhile.
+      expect((await world.ask('GET', w, 'files')).code).toBe(200);
+      expect((await world.askAggregated(files(w), { 'x-remote-user': 'eve' }, world.frontProxy.client)).code).toBe(200);
+      expect(closed()).toBe(5);
+    } finally {
+      for (const socket of sockets) socket.destroy();
+    }
+  });
+
+  test('of the API server there are more', async () => {
+    const w = await world.workspace();
+    const agent = new Agent({ keepAlive: true, maxSockets: 300, maxFreeSockets: 300 });
+    const codes = new Set<number>();
+    try {
+      // Held open by answers that wait for their reviews.
+      let held = 0;
+      let go = (): void => undefined;
+      const all = new Promise<void>((resolve) => (go = resolve));
+      world.allows = async () => {
+        if ((held += 1) === 250) go();
+        await all;
+        return true;
+      };
+      for (let batch = 0; batch < 5; batch += 1) {
+        const asked = Array.from({ length: 50 }, (_, i) =>
+          world.askAggregated(files(w), { 'x-remote-user': `u${batch}-${i}` }, world.frontProxy.client, agent),
+        );
+        for (const one of asked) void one.then(({ code }) => codes.add(code)).catch(() => codes.add(0));
+        await expect.poll(() => held, { timeout: 10_000 }).toBe((batch + 1) * 50);
+      }
+      await expect.poll(() => [...codes]).toEqual([200]);
+    } finally {
+      world.allows = () => true;
+      agent.destroy();
+    }
+  });
+});
+
 describe('what they may', () => {
+  test('nobody may anything while the API server has no answer, and is told to ask again', async () => {
+    const w = await world.workspace();
+    world.allows = () => {
+      throw new TransientError('ServiceUnavailable', 'no answer');
+    };
+    const answer = await world.ask('GET', w, 'files', { user: 'unheard' });
+    expect(answer.json()).toMatchObject({ reason: 'ServiceUnavailable', code: 503 });
+    expect(answer.headers['retry-after']).toBe('1');
+    world.allows = () => true;
+  });
+
   test('each subresource and verb is asked for by itself; a refusal names user, verb and resource', async () => {
     const w = await world.workspace();
     world.allows = (_, { verb, subresource }) => verb === 'get' && subresource === 'files';
@@ -113,6 +195,28 @@ describe('discovery', () => {
     const aggregated = await world.askAggregated('/apis', { accept });
     expect(aggregated.json()).toMatchObject({ kind: 'APIGroupDiscoveryList' });
     expect((await world.askAggregated('/openapi/v3', {})).json()).toHaveProperty('paths');
+    expect((await world.askAggregated('/version', {})).json()).toHaveProperty('gitVersion');
+  });
+
+  test('what can not be read is the fault of who asks', async () => {
+    const w = await world.workspace();
+    expect((await world.ask('GET', w, '//')).code).toBe(404);
+    expect((await world.ask('GET', w, '//[')).code).toBeLessThan(500);
+    const cursor = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url');
+    for (const [path, value] of [
+      ['files', { version: 'x', after: '' }],
+      ['files', { version: 1.5, after: '' }],
+      ['files', { version: 0, after: 7 }],
+      ['versions', { before: 'x' }],
+      ['diff', { after: '/a' }],
+      ['kv', []],
+    ] as const)
+      expect((await world.ask('GET', w, path, { query: { continue: cursor(value) } })).json(), path).toMatchObject({
+        reason: 'BadRequest',
+        code: 400,
+      });
+    const later = cursor({ version: 9, after: '' });
+    expect((await world.ask('GET', w, 'files', { query: { continue: later } })).json()).toMatchObject({ code: 404 });
   });
 
   test('what is not there is NotFound, what can not be done MethodNotAllowed', async () => {
@@ -147,13 +251,5 @@ describe('what nobody of ours would send', () => {
   ])('%s %j is a BadRequest', async ([path, query]) => {
     const w = await world.workspace();
     expect((await world.ask('GET', w, path, { query })).json()).toMatchObject({ code: 400 });
-  });
-
-  test('uploads that are begun and never completed have an end', async () => {
-    const w = await world.workspace();
-    const begin = async () => (await world.ask('POST', w, 'files', { query: { path: '/a', uploads: 'true' } })).code;
-    const codes = [];
-    for (let i = 0; i < 33; i += 1) codes.push(await begin());
-    expect(codes).toEqual([...Array<number>(32).fill(201), 429]);
   });
 });

@@ -5,6 +5,7 @@ import { mkdtempSync, readFileSync, writeFileSync, mkdirSync, symlinkSync, chmod
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { KV_LIMITS } from '../../../proto/live/types.ts';
 import { useApi, type Ask } from './world.ts';
 import type { WorkspaceRow } from '../../../operator/store/rows.ts';
 
@@ -49,6 +50,28 @@ describe('one file', () => {
     await put(w, '/bin/x', 'other');
     expect((await get(w, '/bin/x')).headers['lathe-mode']).toBe('0755');
     expect((await get(w, '/bin/x', { query: { version: '1' } })).body.equals(content)).toBe(true);
+  });
+
+  test('a part of a content that was replaced meanwhile is not taken for one of the content before', async () => {
+    const w = await world.workspace();
+    const put = async (body: string) => await world.ask('PUT', w, 'files', { query: { path: '/a' }, body });
+    await put('first content');
+    const { etag = '' } = (await world.ask('HEAD', w, 'files', { query: { path: '/a' } })).headers;
+    const rest = { range: 'bytes=6-', 'if-range': etag };
+    const same = await world.ask('GET', w, 'files', { query: { path: '/a' }, headers: rest });
+    expect([same.code, same.body.toString()]).toEqual([206, 'content']);
+    await put('another content');
+    const other = await world.ask('GET', w, 'files', { query: { path: '/a' }, headers: rest });
+    expect([other.code, other.body.toString()]).toEqual([200, 'another content']);
+  });
+
+  test('what one tenant holds is bounded, and comes in its turn', async () => {
+    const w = await world.workspace();
+    const body = randomBytes(900_000);
+    const codes = await Promise.all(
+      Array.from({ length: 60 }, (_, i) => world.ask('PUT', w, 'files', { query: { path: `/${i % 3}` }, body })),
+    );
+    expect(new Set(codes.map(({ code }) => code))).toEqual(new Set([200, 201]));
   });
 
   test('If-Match, If-None-Match and Idempotency-Key hold', async () => {
@@ -189,6 +212,45 @@ describe('several files', () => {
     expect((await post([{ op: 'explode', path: '/x' }])).json()).toMatchObject({ reason: 'BadRequest' });
   });
 
+  test('patterns and prefixes mean the same with and without /workspace; no name is left out of its folder', async () => {
+    const w = await world.workspace();
+    for (const path of ['/src/a', '/src/\u{10ffff}b', '/other'])
+      await world.ask('PUT', w, 'files', { query: { path }, body: 'x' });
+    const listed = async (query: Record<string, string>) =>
+      (await world.ask('GET', w, 'files', { query })).json().items?.map(({ path }) => path);
+    const src = ['/src/a', '/src/\u{10ffff}b'];
+    for (const glob of ['/src/**', 'src/**', '/workspace/src/**']) expect(await listed({ glob }), glob).toEqual(src);
+    for (const prefix of ['/src/', 'src/', '/workspace/src/']) expect(await listed({ prefix }), prefix).toEqual(src);
+    for (const prefix of ['', '/', '/workspace', '/workspace/'])
+      expect(await listed({ prefix }), prefix).toHaveLength(3);
+  });
+
+  test('what is written while it is renamed or gets its bit is not undone by that', async () => {
+    const w = await world.workspace();
+    const put = (path: string, body: string) => world.ask('PUT', w, 'files', { query: { path }, body });
+    await put('/d/a', 'first');
+    const store = world.store as { ground: typeof world.store.ground };
+    const { ground } = store;
+    /** What others write right after the API has looked. */
+    const meanwhile = async (path: string, body: string, operation: object) => {
+      store.ground = async (...args) => {
+        const seen = await ground(...args);
+        if (!args[1].includes(path)) return seen;
+        store.ground = ground;
+        await put(path, body);
+        return seen;
+      };
+      return (await world.ask('POST', w, 'files', { body: JSON.stringify({ operations: [operation] }) })).json();
+    };
+    const refused = { reason: 'PreconditionFailed', code: 412 };
+    expect(await meanwhile('/d/a', '2', { op: 'chmod', path: '/d/a', executable: true })).toMatchObject(refused);
+    expect(await meanwhile('/d/a', '3', { op: 'rename', from: '/d/a', to: '/b' })).toMatchObject(refused);
+    expect(await meanwhile('/c', 'kept', { op: 'copy', from: '/d/a', to: '/c' })).toMatchObject(refused);
+    expect((await world.ask('GET', w, 'files', { query: { path: '/c' } })).body.toString()).toBe('kept');
+    expect((await world.ask('GET', w, 'files', { query: { path: '/d/a' } })).body.toString()).toBe('3');
+    expect(await paths(w)).toEqual(['/c', '/d/a']);
+  });
+
   test('F1, F2: a tree goes in and comes back by tar, links and bits as they were', async () => {
     const w = await world.workspace();
     const from = mkdtempSync(join(tmpdir(), 'lathe-tar-'));
@@ -224,6 +286,54 @@ describe('several files', () => {
       });
     expect((await world.ask('PUT', w, 'archive', { body: randomBytes(5_000) })).json()).toMatchObject({ code: 400 });
     expect(await paths(w)).toEqual([]);
+  });
+
+  test('a content that can not be read breaks an archive off, and nothing else', async () => {
+    const w = await world.workspace();
+    await world.ask('PUT', w, 'files', { query: { path: '/a' }, body: randomBytes(900_001) });
+    await world.store.database.transaction(async (query) => {
+      // What the foreign keys would not let happen.
+      await query('no-triggers', 'SET LOCAL session_replication_role = replica', []);
+      await query('lose', 'DELETE FROM blob WHERE size = 900001', []);
+    });
+    await expect(world.ask('GET', w, 'archive')).rejects.toThrow();
+    expect(await paths(w)).toEqual(['/a']);
+  });
+
+  test('names of a tar are bytes: what is no UTF-8 is refused, what is stays as it is', async () => {
+    const w = await world.workspace();
+    const tar = (name: Buffer, format: string) => {
+      const from = mkdtempSync(join(tmpdir(), 'lathe-tar-'));
+      writeFileSync(Buffer.concat([Buffer.from(`${from}/`), name]), 'x');
+      return execFileSync('tar', ['-C', from, `--format=${format}`, '-cf', '-', '.']);
+    };
+    const long = `${'long-'.repeat(30)}é`;
+    for (const format of ['gnu', 'pax', 'ustar'])
+      expect(
+        (await world.ask('PUT', w, 'archive', { body: tar(Buffer.from('naïve'), format) })).json(),
+        format,
+      ).toMatchObject({ refused: [] });
+    for (const format of ['gnu', 'pax']) await world.ask('PUT', w, 'archive', { body: tar(Buffer.from(long), format) });
+    expect(await paths(w)).toEqual([`/${long}`, '/naïve']);
+    const broken = Buffer.from([0x61, 0xff, 0x62]);
+    for (const format of ['gnu', 'ustar'])
+      expect((await world.ask('PUT', w, 'archive', { body: tar(broken, format) })).json(), format).toMatchObject({
+        reason: 'PathRefused',
+      });
+    expect(await paths(w)).toHaveLength(2);
+  });
+
+  test('a dry run of an archive says what it would do, of large files too', async () => {
+    const w = await world.workspace();
+    const from = mkdtempSync(join(tmpdir(), 'lathe-tar-'));
+    writeFileSync(join(from, 'small'), 'x');
+    writeFileSync(join(from, 'large'), randomBytes(3_000_000));
+    const body = execFileSync('tar', ['-C', from, '-cf', '-', '.'], { maxBuffer: 1 << 26 });
+    expect((await world.ask('PUT', w, 'archive', { body, query: { dryRun: 'true' } })).json()).toMatchObject({
+      committed: false,
+      files: { created: 1 },
+      refused: [{ path: '/large', reason: 'FileTooLarge' }],
+    });
   });
 
   test('F6: a large file comes in parts, again after a cut, and is there only when it is complete', async () => {
@@ -308,6 +418,62 @@ describe('history', () => {
     expect((await world.ask('GET', w, 'kv', { query: { prefix: 'a' } })).json().items).toMatchObject([
       { key: 'a', size: 1 },
     ]);
+    expect((await kv('DELETE', 'a', { headers: { 'if-match': `"${sha('1')}"` } })).code).toBe(412);
     expect([(await kv('DELETE', 'a')).code, (await kv('DELETE', 'a')).code]).toEqual([204, 404]);
+  });
+
+  test('a value too: a dry run writes nothing, an Idempotency-Key holds', async () => {
+    const w = await world.workspace();
+    const put = (body: string, more: Record<string, string> = {}, dryRun = 'false') =>
+      world.ask('PUT', w, 'kv', { body, query: { key: 'a', dryRun }, headers: more });
+    const value = async () => (await world.ask('GET', w, 'kv', { query: { key: 'a' } })).body.toString();
+    expect((await put('1', {}, 'true')).code).toBe(204);
+    expect((await world.ask('GET', w, 'kv', { query: { key: 'a' } })).code).toBe(404);
+    expect((await put('1', { 'idempotency-key': 'k' })).code).toBe(204);
+    expect((await put('2')).code).toBe(204);
+    expect((await put('1', { 'idempotency-key': 'k' })).code).toBe(204);
+    expect(await value()).toBe('2');
+    expect((await put('3', { 'idempotency-key': 'k' })).json()).toMatchObject({ reason: 'Conflict', code: 409 });
+    expect((await put('1', { 'if-match': `"${sha('1')}"` }, 'true')).code).toBe(412);
+    const remove = () =>
+      world.ask('DELETE', w, 'kv', { query: { key: 'a' }, headers: { 'idempotency-key': 'remove' } });
+    expect([(await remove()).code, (await remove()).code]).toEqual([204, 204]);
+  });
+
+  test('FW5: values are counted and weighed', async () => {
+    const w = await world.workspace();
+    await world.store.database.query(
+      'many-values',
+      `INSERT INTO kv (workspace, key, value, sha256) SELECT $1, 'v' || n, '', sha256('') FROM generate_series(1, $2) n`,
+      [w.id, KV_LIMITS.keys],
+    );
+    const put = (key: string) => world.ask('PUT', w, 'kv', { body: 'x', query: { key } });
+    expect((await put('one-more')).json()).toMatchObject({ reason: 'WorkspaceFull', code: 413 });
+    expect((await put('v1')).code).toBe(204);
+    await world.store.database.query(
+      'large-value',
+      `UPDATE kv SET value = convert_to(repeat('x', $2), 'UTF8') WHERE workspace = $1 AND key = 'v2'`,
+      [w.id, KV_LIMITS.bytes],
+    );
+    expect((await put('v3')).json()).toMatchObject({ reason: 'WorkspaceFull', code: 413 });
+  });
+
+  test('open uploads are counted and weighed too, and none is a dry run', async () => {
+    const w = await world.workspace();
+    const begin = (dryRun = 'false') =>
+      world.ask('POST', w, 'files', { query: { path: '/a', uploads: 'true', dryRun } });
+    expect((await begin('true')).code).toBe(400);
+    const part = (id: unknown) =>
+      world.ask('PUT', w, 'files', { query: { upload: String(id), offset: '0' }, body: randomBytes(1_000_000) });
+    const codes: number[] = [];
+    for (let i = 0; i < 9; i += 1) codes.push((await part((await begin()).json()['id'])).code);
+    // files.maxTotalSize is 8Mi.
+    expect(codes).toEqual([...Array<number>(8).fill(200), 413]);
+    await world.store.database.query(
+      'many-uploads',
+      `INSERT INTO upload (id, workspace, path, actor) SELECT gen_random_uuid(), $1, '/a', 'a' FROM generate_series(1, 91)`,
+      [w.id],
+    );
+    expect((await begin()).json()).toMatchObject({ reason: 'QuotaExceeded', code: 403 });
   });
 });

@@ -1,5 +1,5 @@
 /** The live API on real Postgres and a real turn controller; what the cluster would answer of people is said here. */
-import { request as httpsRequest } from 'node:https';
+import { request as httpsRequest, type Agent } from 'node:https';
 import type { IncomingHttpHeaders } from 'node:http';
 import { afterAll, beforeAll } from 'vitest';
 import type { Identity, RequestHeaderConfig } from '../../../operator/api/authentication.ts';
@@ -26,11 +26,11 @@ export type ApiWorld = SandboxWorld & {
   /** Direct, with a token; `path` is what follows the workspace's name, or an absolute one. */
   ask(method: string, workspace: { namespace: string; name: string }, path: string, ask?: Ask): Promise<Answer>;
   /** Through the front proxy's way in. */
-  askAggregated(path: string, headers: Record<string, string>, client?: Pair): Promise<Answer>;
+  askAggregated(path: string, headers: Record<string, string>, client?: Pair, agent?: Agent): Promise<Answer>;
   frontProxy: { ca: Pair; client: Pair };
   requestHeader: RequestHeaderConfig;
   /** Whether somebody may; everything, unless a test says otherwise. */
-  allows: (identity: Identity, attributes: Attributes) => boolean;
+  allows: (identity: Identity, attributes: Attributes) => boolean | Promise<boolean>;
   reviews: number;
 };
 
@@ -61,6 +61,7 @@ export function useApi(): ApiWorld {
       allowedNames: ['front-proxy-client'],
       userHeaders: ['X-Remote-User'],
       groupHeaders: ['X-Remote-Group'],
+      uidHeaders: [],
       extraPrefixes: ['X-Remote-Extra-'],
     };
     world.allows = () => true;
@@ -81,7 +82,7 @@ export function useApi(): ApiWorld {
       },
       authorizer: createAuthorizer(async (identity, attributes) => {
         world.reviews += 1;
-        return { allowed: world.allows(identity, attributes), reason: '' };
+        return { allowed: await world.allows(identity, attributes), reason: '' };
       }),
       aggregatedPort: 0,
       directPort: 0,
@@ -105,8 +106,8 @@ export function useApi(): ApiWorld {
       body,
     );
   };
-  world.askAggregated = (path, headers, client) =>
-    send('GET', world.api.aggregatedPort, path, headers, undefined, client);
+  world.askAggregated = (path, headers, client, agent) =>
+    send('GET', world.api.aggregatedPort, path, headers, undefined, client, agent);
   return world;
 
   function send(
@@ -116,11 +117,12 @@ export function useApi(): ApiWorld {
     headers: Record<string, string>,
     body?: Buffer | string,
     client?: Pair,
+    agent?: Agent,
   ): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const request = httpsRequest(
         {
-          ...{ host: '127.0.0.1', port, path, method, headers, ca, servername: TLS_NAME, agent: false },
+          ...{ host: '127.0.0.1', port, path, method, headers, ca, servername: TLS_NAME, agent: agent ?? false },
           ...(client === undefined ? {} : { cert: client.certificate, key: client.key }),
         },
         (response) => {
