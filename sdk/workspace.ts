@@ -311,12 +311,15 @@ export class Workspace {
     const { headOnly, signal, onProgress } = options;
     let version = options.version;
     let seq: number | undefined;
+    let state: string | undefined;
     let size = Number.POSITIVE_INFINITY;
     for (let offset = 0; offset < size;) {
-      const { headers, body } = await this.ask('GET', 'export', { query: { headOnly, version, seq, offset }, signal });
+      const query = { headOnly, version, seq, state, offset };
+      const { headers, body } = await this.ask('GET', 'export', { query, signal });
       // The first part pins the rest.
       version ??= Number(headers[HEADERS.version]);
       seq ??= Number(headers[HEADERS.seq]);
+      state ??= String(headers[HEADERS.state]);
       size = Number(headers[HEADERS.size]);
       offset += body.length;
       onProgress?.({ doneBytes: offset, totalBytes: size, doneFiles: 0 });
@@ -324,9 +327,12 @@ export class Workspace {
     }
   }
 
-  /** An export, into this workspace, which must have no files yet. */
-  async import(content: Content, options: Transfer & Readonly<{ dryRun?: boolean }> = {}): Promise<ImportResult> {
-    const { dryRun, signal, onProgress } = options;
+  /** An export, into this workspace, which must be empty; `headOnly`: without the history that it may have. */
+  async import(
+    content: Content,
+    options: Transfer & Readonly<{ dryRun?: boolean; headOnly?: boolean }> = {},
+  ): Promise<ImportResult> {
+    const { dryRun, headOnly, signal, onProgress } = options;
     const upload = jsonOf<Upload>(await this.ask('POST', 'import', { query: { uploads: true }, signal }));
     let offset = 0;
     for await (const body of partsOf(content)) {
@@ -335,7 +341,7 @@ export class Workspace {
       onProgress?.({ doneBytes: offset, doneFiles: 0 });
     }
     for (;;) {
-      const query = { upload: upload.id, dryRun };
+      const query = { upload: upload.id, dryRun, headOnly };
       const result = jsonOf<ImportResult>(await this.ask('POST', 'import', { query, signal }));
       if (result.complete) return result;
     }

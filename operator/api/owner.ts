@@ -2,6 +2,11 @@
 import { Metadata, status, credentials, type ServiceError } from '@grpc/grpc-js';
 import {
   TurnsServiceClient,
+  type Imported,
+  type ImportProgress,
+  type ImportRequest,
+  type ImportResponse,
+  type WorkspaceRef,
   type WriteChange,
   type WriteHead,
   type WriteRequest,
@@ -14,8 +19,18 @@ import type { Tls } from '../sandboxes/attach-server.ts';
 export type Owner = Readonly<{
   /** @throws PermanentError with the owner's reason; TransientError when it may be asked again (with an Idempotency-Key) */
   write(head: WriteHead, changes: readonly WriteChange[], signal: AbortSignal): Promise<Written>;
+  /**
+   * What came of an import, or how far it is after `patienceMs`; it goes on meanwhile.
+   * @throws as write
+   */
+  import(
+    request: ImportRequest,
+    patienceMs: number,
+    signal: AbortSignal,
+  ): Promise<Readonly<{ imported: Imported } | { progress: ImportProgress }>>;
   close(): void;
 }>;
+type Answered<T> = Readonly<{ value: T } | { redirect: string }>;
 
 /** CONTRACTS 3. */
 const HOPS = 3;
@@ -58,38 +73,54 @@ export function connectOwner(options: Readonly<{ tls: () => Tls; service: string
     return made;
   };
 
-  return {
-    write: async (head, changes, signal) => {
-      const name = `${head.workspace?.namespace ?? ''}/${head.workspace?.name ?? ''}`;
-      for (let attempt = 1, hops = 0; ;) {
-        const address = known.get(name) ?? options.service;
-        try {
-          const { message } = await send(clientOf(address), head, changes, signal);
-          if (message?.$case === 'written') {
-            if (known.size > 10_000) known.clear();
-            known.set(name, address);
-            return message.value;
-          }
-          if (message?.$case !== 'redirect') throw new Error('the turn controller answered nothing');
-          hops += 1;
-          if (hops > HOPS)
-            throw new TransientError(
-              'ServiceUnavailable',
-              `the owner of workspace ${name} was not found in ${HOPS} hops`,
-            );
-          // Replicas say where sandboxes reach them; programs do at the port of the Service.
-          known.set(name, options.service.replace(/^.*(?=:)/, message.value.address.replace(/:\d+$/, '')));
-        } catch (error) {
-          if (!isServiceError(error)) throw error;
-          known.delete(name);
-          const again = error.code === status.ABORTED || error.code === status.UNAVAILABLE;
-          // Without a key it could be done twice; ABORTED says that nothing was.
-          const safe = error.code === status.ABORTED || head.idempotencyKey !== '';
-          if (again && safe && attempt < ATTEMPTS && !signal.aborted) attempt += 1;
-          else throw errorOf(error);
+  /** @param safe it may be asked again when nobody knows whether it was done */
+  const reach = async <T>(
+    workspace: WorkspaceRef | undefined,
+    safe: boolean,
+    signal: AbortSignal,
+    ask: (client: TurnsServiceClient) => Promise<Answered<T>>,
+  ): Promise<T> => {
+    const name = `${workspace?.namespace ?? ''}/${workspace?.name ?? ''}`;
+    for (let attempt = 1, hops = 0; ;) {
+      const address = known.get(name) ?? options.service;
+      try {
+        const answer = await ask(clientOf(address));
+        if ('value' in answer) {
+          if (known.size > 10_000) known.clear();
+          known.set(name, address);
+          return answer.value;
         }
+        hops += 1;
+        if (hops > HOPS)
+          throw new TransientError(
+            'ServiceUnavailable',
+            `the owner of workspace ${name} was not found in ${HOPS} hops`,
+          );
+        // Replicas say where sandboxes reach them; programs do at the port of the Service.
+        known.set(name, options.service.replace(/^.*(?=:)/, answer.redirect.replace(/:\d+$/, '')));
+      } catch (error) {
+        if (!isServiceError(error)) throw error;
+        known.delete(name);
+        const again = error.code === status.ABORTED || error.code === status.UNAVAILABLE;
+        // ABORTED says that nothing was done.
+        const isSafe = error.code === status.ABORTED || safe;
+        if (again && isSafe && attempt < ATTEMPTS && !signal.aborted) attempt += 1;
+        else throw errorOf(error);
       }
-    },
+    }
+  };
+
+  return {
+    write: async (head, changes, signal) =>
+      // Without a key it could be done twice.
+      await reach<Written>(head.workspace, head.idempotencyKey !== '', signal, async (client) => {
+        const { message } = await send(client, head, changes, signal);
+        if (message?.$case === 'written') return { value: message.value };
+        if (message?.$case === 'redirect') return { redirect: message.value.address };
+        throw new Error('the turn controller answered nothing');
+      }),
+    import: async (request, patienceMs, signal) =>
+      await reach(request.workspace, true, signal, (client) => waitForImport(client, request, patienceMs, signal)),
     close: () => {
       for (const client of clients.values()) client.close();
     },
@@ -115,6 +146,31 @@ function send(
     for (const page of pagesOf(changes)) write({ message: { $case: 'changes', value: { changes: page } } });
     call.end();
   });
+}
+
+async function waitForImport(
+  client: TurnsServiceClient,
+  request: ImportRequest,
+  patienceMs: number,
+  signal: AbortSignal,
+): Promise<Answered<{ imported: Imported } | { progress: ImportProgress }>> {
+  const call = client.import(request, new Metadata(), { deadline: Date.now() + patienceMs + DEADLINE_MS });
+  const cancel = () => call.cancel();
+  signal.addEventListener('abort', cancel, { once: true });
+  const enough = Date.now() + patienceMs;
+  try {
+    for await (const { message } of call as AsyncIterable<ImportResponse>) {
+      if (message?.$case === 'imported') return { value: { imported: message.value } };
+      if (message?.$case === 'redirect') return { redirect: message.value.address };
+      if (message?.$case === 'progress' && Date.now() > enough) return { value: { progress: message.value } };
+    }
+    throw new Error('the turn controller answered nothing');
+  } finally {
+    signal.removeEventListener('abort', cancel);
+    // It goes on without us.
+    call.on('error', () => undefined);
+    call.cancel();
+  }
 }
 
 function* pagesOf(changes: readonly WriteChange[]): Iterable<WriteChange[]> {
