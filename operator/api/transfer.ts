@@ -60,8 +60,9 @@ export async function postImport(call: Call): Promise<void> {
   const dryRun = flagOf(query, 'dryRun') ?? false;
   const upload = query.get('upload') ?? '';
   // One that is complete has no upload any more; the owner still knows its answer.
-  const answered = await store.answered(workspace, importKey(upload), signal);
-  if (answered === undefined) await findUpload(call);
+  await findUpload(call).catch(async (error: unknown) => {
+    if ((await store.answered(workspace, importKey(upload), signal)) === undefined) throw error;
+  });
   const answer = await owner.import(
     {
       workspace: { namespace: workspace.namespace, name: workspace.name },

@@ -43,12 +43,8 @@ export function createImports(deps: {
 
   return async (request, send, signal) => {
     const workspace = await deps.find(request.workspace, signal);
-    const before = request.dryRun ? undefined : await store.answered(workspace, importKey(request.upload), signal);
-    if (before !== undefined) {
-      const { version, ...rest } = before.response as Omit<ImportResult, 'version'> & { version: number };
-      await send({ message: { $case: 'imported', value: wireOf({ ...rest, version: BigInt(version) }) } });
-      return;
-    }
+    const before = await answered(workspace, request, signal);
+    if (before !== undefined) return await send({ message: { $case: 'imported', value: wireOf(before) } });
     const owned = await ownership.acquire(workspace, signal);
     if ('redirect' in owned) return await send({ message: { $case: 'redirect', value: { address: owned.redirect } } });
     const key = JSON.stringify([workspace.id, request.upload, request.dryRun, request.headOnly]);
@@ -60,6 +56,17 @@ export function createImports(deps: {
       await send({ message: { $case: 'progress', value: run.progress } });
     }
   };
+
+  async function answered(
+    workspace: WorkspaceRow,
+    { upload, dryRun }: ImportRequest,
+    signal: AbortSignal,
+  ): Promise<ImportResult | undefined> {
+    const found = dryRun ? undefined : await store.answered(workspace, importKey(upload), signal);
+    if (found === undefined) return undefined;
+    const { version, ...rest } = found.response as Omit<ImportResult, 'version'> & { version: number };
+    return { ...rest, version: BigInt(version) };
+  }
 
   function begin(key: string, owned: OwnedWorkspace, request: ImportRequest): Running {
     if (running.size >= MAX_RUNNING)
@@ -78,6 +85,9 @@ export function createImports(deps: {
   async function work(owned: OwnedWorkspace, request: ImportRequest, run: Running): Promise<ImportResult> {
     const { upload, dryRun, headOnly, actor } = request;
     try {
+      // One that was running when this was asked is over by now.
+      const before = await answered(owned.workspace, request, owned.signal);
+      if (before !== undefined) return before;
       const result = await importWorkspace(
         store,
         owned,

@@ -128,11 +128,14 @@ export function exportQueries(db: Database): ExportStore {
         'export-blobs',
         `SELECT b.sha256, b.size FROM (
            SELECT x.sha256 FROM (
-             (SELECT DISTINCT v.sha256 FROM file_version v WHERE v.workspace = $1 AND v.version <= $3 AND v.sha256 > $5 ORDER BY v.sha256 LIMIT $7)
+             (SELECT DISTINCT v.sha256 FROM file_version v
+              WHERE v.workspace = $1 AND v.version <= $3 AND v.sha256 > $5 AND NOT in_tree($1, $3, v.sha256) ORDER BY v.sha256 LIMIT $7)
              UNION
-             (SELECT DISTINCT e.payload_sha256 FROM event e WHERE e.workspace = $1 AND e.seq <= $4 AND e.payload_sha256 > $5 ORDER BY e.payload_sha256 LIMIT $7)
+             (SELECT DISTINCT e.payload_sha256 FROM event e
+              WHERE e.workspace = $1 AND e.seq <= $4 AND e.payload_sha256 > $5 AND NOT in_tree($1, $3, e.payload_sha256)
+              ORDER BY e.payload_sha256 LIMIT $7)
              UNION
-             (SELECT DISTINCT a FROM unnest($6::bytea[]) a WHERE a > $5 ORDER BY a LIMIT $7)
+             (SELECT DISTINCT a FROM unnest($6::bytea[]) a WHERE a > $5 AND NOT in_tree($1, $3, a) ORDER BY a LIMIT $7)
            ) x ORDER BY x.sha256 LIMIT $7) x
          CROSS JOIN LATERAL (SELECT sha256, size FROM blob WHERE tenant = $2 AND sha256 = x.sha256 LIMIT 1) b ORDER BY b.sha256`,
         [scope.workspace, scope.tenant, scope.version, scope.seq, after, also, limit],

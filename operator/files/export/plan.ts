@@ -51,6 +51,9 @@ type Planned = Readonly<{ count: number; last: Member | undefined }>;
 
 const FILES_PAGE = 2_000;
 const BLOBS_PAGE = 2_000;
+/** What the store gives many of in one answer, and how much of it is asked for. */
+const SMALL_BYTES = 256 * 1024;
+const AHEAD_BYTES = 2 * 1024 * 1024;
 /** Rows of one member of lines: a few MB with the longest paths and payloads. */
 const LINES_PAGE: Readonly<Record<Section, number>> = { history: 1_000, versions: 1_000, events: 500 };
 /** Plans that are kept, of whatever workspace. Another replica, or one that forgot, plans again and comes to the same. */
@@ -134,16 +137,19 @@ export async function* membersOf(source: Source, rows: Rows, signal?: AbortSigna
   const { store, workspace } = source;
   const blob = (sha256: Buffer) => (from: number, to: number) =>
     store.readBlob(workspace.tenant, sha256, signal, { from, to });
+  const contents = (all: readonly Content[]) => new Contents(source, all, signal);
   switch (rows.kind) {
     case 'made':
       yield text(rows.name, rows.content.length, sha256Of(rows.content), async function* (from, to) {
         yield rows.content.subarray(from, to);
       });
       return;
-    case 'files':
-      for (const entry of await store.exportTree(scopeOf(source), rows.after, FILES_PAGE, signal))
-        yield fileMember(entry, entry.sha256 === null || entry.size === 0n ? nothing : blob(entry.sha256));
+    case 'files': {
+      const entries = await store.exportTree(scopeOf(source), rows.after, FILES_PAGE, signal);
+      const small = contents(entries);
+      for (const [i, entry] of entries.entries()) yield fileMember(entry, (from, to) => small.read(i, from, to));
       return;
+    }
     case 'blobs': {
       const outputs = await outputsOf(
         store,
@@ -152,9 +158,11 @@ export async function* membersOf(source: Source, rows: Rows, signal?: AbortSigna
         signal,
       );
       const also = outputs.filter((hash) => hash.compare(rows.after) > 0).slice(0, BLOBS_PAGE);
-      for (const { sha256, size } of await store.exportBlobs(scopeOf(source), also, rows.after, BLOBS_PAGE, signal)) {
+      const entries = await store.exportBlobs(scopeOf(source), also, rows.after, BLOBS_PAGE, signal);
+      const small = contents(entries);
+      for (const [i, { sha256, size }] of entries.entries()) {
         const hex = sha256.toString('hex');
-        yield text(`blobs/${hex}`, Number(size), hex, blob(sha256));
+        yield text(`blobs/${hex}`, Number(size), hex, (from, to) => small.read(i, from, to));
       }
       return;
     }
@@ -179,6 +187,50 @@ export async function* membersOf(source: Source, rows: Rows, signal?: AbortSigna
           at += size;
         }
       });
+  }
+}
+
+type Content = Readonly<{ sha256: Buffer | null; size: bigint }>;
+
+/** Contents of a page: small ones come many at once, for a query each would cost more than they do. */
+class Contents {
+  readonly #source: Source;
+  readonly #all: readonly Content[];
+  readonly #signal: AbortSignal | undefined;
+  #held: ReadonlyMap<string, Buffer> = new Map();
+
+  constructor(source: Source, all: readonly Content[], signal: AbortSignal | undefined) {
+    this.#source = source;
+    this.#all = all;
+    this.#signal = signal;
+  }
+
+  async *read(index: number, from: number, to: number): AsyncIterable<Buffer> {
+    const { store, workspace } = this.#source;
+    const content = this.#all[index];
+    if (content === undefined || content.sha256 === null || content.size === 0n) return;
+    if (content.size > SMALL_BYTES) {
+      yield* store.readBlob(workspace.tenant, content.sha256, this.#signal, { from, to });
+      return;
+    }
+    const hex = content.sha256.toString('hex');
+    if (!this.#held.has(hex))
+      this.#held = await store.readSmallBlobs(workspace.tenant, this.#smallFrom(index), this.#signal);
+    const bytes = this.#held.get(hex);
+    // Nothing: whoever sends it sees that it is too short.
+    if (bytes !== undefined) yield bytes.subarray(from, to);
+  }
+
+  #smallFrom(index: number): readonly Buffer[] {
+    const hashes: Buffer[] = [];
+    let bytes = 0;
+    for (let i = index; i < this.#all.length && bytes < AHEAD_BYTES; i += 1) {
+      const content = this.#all[i];
+      if (content === undefined || content.sha256 === null || content.size > SMALL_BYTES) continue;
+      hashes.push(content.sha256);
+      bytes += Number(content.size);
+    }
+    return hashes;
   }
 }
 
@@ -221,10 +273,6 @@ function text(name: string, size: number, sha256: string, read: Member['read']):
 }
 
 const EMPTY = createHash('sha256').digest('hex');
-async function* nothing(): AsyncIterable<Buffer> {
-  // A link or a folder has no content.
-}
-
 function fileMember(
   { path, kind, executable, size, sha256, target, mtime }: ExportEntry,
   read: Member['read'],

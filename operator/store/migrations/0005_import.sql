@@ -37,6 +37,12 @@ $$;
 CREATE FUNCTION exported_time(p_at timestamptz) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT to_char(p_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
 $$;
+-- Whether a file of the tree at a version has this content.
+CREATE FUNCTION in_tree(p_workspace uuid, p_version bigint, p_sha256 bytea) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT EXISTS (
+    SELECT 1 FROM file_version f WHERE f.workspace = p_workspace AND f.sha256 = p_sha256 AND f.version <= p_version AND NOT EXISTS (
+      SELECT 1 FROM file_version n WHERE n.workspace = p_workspace AND n.path = f.path AND n.version > f.version AND n.version <= p_version));
+$$;
 
 -- LT006: there is something in this workspace, an import makes it anew. The caller holds the row.
 CREATE FUNCTION import_empty(p_workspace uuid) RETURNS void LANGUAGE plpgsql AS $$

@@ -115,3 +115,54 @@ describe('a round trip', () => {
     });
   });
 });
+
+describe('an import that is asked for', () => {
+  const uploaded = async (row: WorkspaceRow, bytes: Buffer): Promise<string> => {
+    const { id } = (await world.ask('POST', row, 'import', { query: { uploads: 'true' } })).json() as { id: string };
+    for (let offset = 0; offset < bytes.length; offset += 1 << 20)
+      await world.ask('PUT', row, 'import', {
+        query: { upload: id, offset: String(offset) },
+        body: bytes.subarray(offset, offset + (1 << 20)),
+      });
+    return id;
+  };
+
+  test('F6: several times at once, and again when it is over, runs once and answers the same', async () => {
+    const tar = await collected((await filled()).exportStream());
+    const row = await world.workspace({ effective: LARGE });
+    const upload = await uploaded(row, tar);
+    const ask = async () => await world.ask('POST', row, 'import', { query: { upload } });
+    const answers = await Promise.all([ask(), ask(), ask()]);
+    answers.push(await ask());
+    for (const answer of answers) expect(answer.json()).toEqual(answers[0]?.json());
+    expect(answers[0]?.json()).toMatchObject({ complete: true, version: 7, versions: 7, values: 1 });
+    expect(await world.store.readEvents(row.id, {})).toHaveLength(8);
+    const unknown = await world.ask('POST', row, 'import', {
+      query: { upload: 'ffffffff-ffff-7fff-8fff-ffffffffffff' },
+    });
+    expect(unknown.code).toBe(404);
+  });
+
+  test('what is no export is refused by its reason, and the whole of one is taken after', async () => {
+    const tar = await collected((await filled()).exportStream());
+    const row = await world.workspace({ effective: LARGE });
+    const cut = await uploaded(row, tar.subarray(0, tar.length - 5_000));
+    const refused = await world.ask('POST', row, 'import', { query: { upload: cut } });
+    expect([refused.code, refused.json()['reason']]).toEqual([400, 'BadRequest']);
+    expect((await rowOf(await world.lathe.workspace({ name: row.name }))).head).toBe(0n);
+    const upload = await uploaded(row, tar);
+    expect((await world.ask('POST', row, 'import', { query: { upload } })).json()).toMatchObject({ complete: true });
+  });
+
+  test('a part is asked with all that the first answer said, or begins anew', async () => {
+    const row = await rowOf(await filled());
+    const { headers } = await world.ask('GET', row, 'export');
+    const [version, seq, state] = ['lathe-version', 'lathe-seq', 'lathe-state'].map((name) => String(headers[name]));
+    const query = { version: version ?? '', seq: seq ?? '', state: state ?? '' };
+    expect((await world.ask('GET', row, 'export', { query: { ...query, offset: '100' } })).code).toBe(200);
+    expect((await world.ask('GET', row, 'export', { query: { state: query.state } })).code).toBe(400);
+    expect((await world.ask('GET', row, 'export', { query: { ...query, state: '0'.repeat(64) } })).code).toBe(410);
+    expect((await world.ask('GET', row, 'export', { query: { ...query, version: '99' } })).code).toBe(404);
+    expect((await world.ask('GET', row, 'export', { query: { ...query, offset: '999999999' } })).code).toBe(416);
+  });
+});

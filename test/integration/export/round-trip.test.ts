@@ -9,7 +9,7 @@ import { exportRange, exportSize } from '../../../operator/files/export/export.t
 import { openPostgresStore } from '../../../operator/store/postgres-store.ts';
 import { useStore } from '../store/fixture.ts';
 import { PAST } from './past.ts';
-import { exported, imported, lived, owned, rowOf, steps, tracesOf, treeOf, unique, whole } from './world.ts';
+import { exported, imported, lived, owned, rowOf, sha256, steps, tracesOf, treeOf, unique, whole } from './world.ts';
 
 const f = useStore();
 const folder = mkdtempSync(join(tmpdir(), 'lathe-export-'));
@@ -173,6 +173,12 @@ describe('what is sent', () => {
     const names = execFileSync('tar', ['-tf', '-'], { input: bytes, maxBuffer: 1 << 26 })
       .toString('utf8')
       .split('\n');
+    // Each content once: those of the tree are not there a second time.
+    expect(names.filter((name) => name.startsWith('blobs/')).sort()).toEqual(
+      ['was here', 'out'.repeat(5_000), JSON.stringify({ big: 'p'.repeat(20_000) })]
+        .map((c) => `blobs/${sha256(c)}`)
+        .sort(),
+    );
     expect(names.filter((name) => !name.startsWith('files/') && !name.startsWith('blobs/'))).toEqual([
       ...['lathe-export.json', 'history/000001.jsonl', 'versions/000001.jsonl', 'events/000001.jsonl'],
       ...['executions.jsonl', 'kv.jsonl', 'requests.jsonl', 'sessions.jsonl', 'turns.jsonl', 'manifest.sha256', ''],
