@@ -84,6 +84,19 @@ describe('half of it', () => {
     await expect(f.store.stageImport(copy.lease, id, 'file', [{}])).rejects.toMatchObject({ reason: 'Conflict' });
   });
 
+  test('K6: a lease that is lost before the last step: nothing becomes of it', async () => {
+    const copy = await owned(f);
+    const id = await f.store.beginImport(copy.lease);
+    await f.store.stageImport(copy.lease, id, 'file', [{ path: '/d', kind: 'directory', executable: false, size: 0 }]);
+    await f.store.release(copy.lease);
+    await f.store.acquire(copy.workspace.id, await f.replica());
+    const event = { type: 'files.committed', v: 1, payload: {} };
+    const finish = { head: 1, seq: 1, headOnly: true, dryRun: false, rows: { file: 1 }, event };
+    await expect(f.store.finishImport(copy.lease, id, finish)).rejects.toThrow(FenceLost);
+    expect(await tracesOf(f, copy.workspace.id)).toEqual({ import: 1, import_row: 1 });
+    await f.store.dropImport(copy.workspace.id, id);
+  });
+
   test('a write that comes in between wins; the import is refused and leaves nothing of its own', async () => {
     const copy = await owned(f);
     const bytes = archiveOf(headParts(file('/a', 'x')));
