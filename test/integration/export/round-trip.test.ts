@@ -1,4 +1,5 @@
 /** A workspace out as one file, and in again elsewhere: XP1, XP2, XP3. */
+import { randomBytes } from 'node:crypto';
 import { execFileSync } from 'node:child_process';
 import { lstatSync, mkdtempSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -136,6 +137,75 @@ describe('a round trip', () => {
     });
     expect(committed).toMatchObject({ head: before.head + 1n, lastSeq: before.last_seq + 1n });
   });
+});
+
+describe('more than one page of everything', () => {
+  const effective = {
+    files: {
+      ignored: [],
+      maxFileSize: '8Mi',
+      maxTotalSize: '64Mi',
+      maxFiles: 10_000,
+      deletions: { ratio: 50, atLeast: 20 },
+    },
+  };
+  test.for([1_000, 2_000, 4_300])(
+    'F6, F7: %i files with as many older contents and events: comes back, and any range of it is the same bytes',
+    { timeout: 240_000 },
+    async (count) => {
+      const name = `w-${unique()}`;
+      const own = await owned(f, { name, effective });
+      const { workspace, lease } = own;
+      for (let version = 0n; version < 2n; version += 1n) {
+        const contents = Array.from({ length: count }, (_, i) => Buffer.from(`${version} ${i}`));
+        const hashes = await f.store.putBlobs(workspace.tenant, contents);
+        await f.store.commit(lease, {
+          changes: hashes.map((hash, i) => ({
+            ...{ path: `/folder/${i % 7}/file-${i}`, op: 'put', kind: 'regular', executable: i % 3 === 0 },
+            ...{ size: contents[i]?.length ?? 0, sha256: hash, base: version },
+          })),
+          events: Array.from({ length: count / 2 }, (_, i) => ({ type: 'noted', v: 1, payload: { i } })),
+        });
+      }
+      const large = randomBytes(3_000_001);
+      const [hash] = await f.store.putBlobs(workspace.tenant, [large]);
+      await f.store.commit(lease, {
+        changes: [
+          ...[
+            {
+              path: '/folder/3/large',
+              op: 'put',
+              kind: 'regular',
+              executable: false,
+              size: large.length,
+              base: 0n,
+            } as const,
+          ].map((change) => ({ ...change, ...(hash === undefined ? {} : { sha256: hash }) })),
+        ],
+        events: [],
+      });
+      const row = await rowOf(f, workspace.id);
+      const { pin, bytes } = await exported(f, row);
+      const source = { store: f.store, workspace: row, pin };
+      await fc.assert(
+        fc.asyncProperty(fc.nat(bytes.length), fc.nat(200_000), async (offset, length) => {
+          const part = await whole(exportRange(source, offset, length));
+          expect(part.equals(bytes.subarray(offset, offset + length))).toBe(true);
+        }),
+        { numRuns: 60 },
+      );
+      const copy = await owned(f, { name, namespace: 'elsewhere', effective });
+      expect(await imported(f, copy, bytes)).toMatchObject({ files: count + 1, versions: 3, events: count });
+      const again = await exported(f, await rowOf(f, copy.workspace.id), {
+        headOnly: false,
+        version: pin.version,
+        seq: pin.seq,
+      });
+      expect(again.bytes.equals(bytes)).toBe(true);
+      for (const version of [1n, 3n])
+        expect(await treeOf(f, copy.workspace.id, version)).toEqual(await treeOf(f, workspace.id, version));
+    },
+  );
 });
 
 describe('what is sent', () => {
