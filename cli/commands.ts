@@ -311,7 +311,8 @@ export const COMMANDS: readonly Command[] = [
           onProgress: output.progress(`import ${file}`, info?.size),
         }),
       );
-      for (const { path, message } of result.refused) output.say(`refused ${path}: ${message}`);
+      // The message has the name as it may be shown.
+      for (const { reason, message } of result.refused) output.say(`refused, ${reason}: ${message}`);
       if (output.format === 'table')
         output.say(
           `${dryRun === true ? 'would be' : 'is'} version ${result.version}: ${result.versions} versions, ${result.values} values`,

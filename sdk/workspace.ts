@@ -16,7 +16,7 @@ import {
   type WriteResult,
 } from '../proto/live/types.ts';
 import { normalisePath } from '../proto/paths.ts';
-import { NotFoundError, RefusedError } from './errors.ts';
+import { LatheError, NotFoundError, RefusedError } from './errors.ts';
 import { downloadFolder } from './download.ts';
 import type { Answer, Ask, Transport } from './transport.ts';
 import { uploadFolder } from './upload.ts';
@@ -320,7 +320,11 @@ export class Workspace {
       version ??= Number(headers[HEADERS.version]);
       seq ??= Number(headers[HEADERS.seq]);
       state ??= String(headers[HEADERS.state]);
-      size = Number(headers[HEADERS.size]);
+      const whole = Number(headers[HEADERS.size]);
+      // What was sent does not belong to what follows.
+      if (size !== Number.POSITIVE_INFINITY && size !== whole)
+        throw new LatheError('Gone', 410, `what is in ${this.name} was thinned out during the export; export again`);
+      size = whole;
       offset += body.length;
       onProgress?.({ doneBytes: offset, totalBytes: size, doneFiles: 0 });
       yield body;

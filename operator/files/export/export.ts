@@ -4,7 +4,7 @@
  */
 import { PermanentError } from '../../errors.ts';
 import { manifestLine } from './format.ts';
-import { manifestHeader, membersOf, planExport, type Member, type Plan, type Source } from './plan.ts';
+import { forgetPlan, manifestHeader, membersOf, planExport, type Member, type Plan, type Source } from './plan.ts';
 import { BLOCK, padding, tarHeader } from './tar-header.ts';
 
 /** Bytes of the whole. Contents are not read for it. @throws PermanentError Gone */
@@ -21,6 +21,21 @@ export async function* exportRange(
   offset: number,
   length: number,
   signal?: AbortSignal,
+): AsyncIterable<Buffer> {
+  try {
+    yield* rangeOf(source, offset, length, signal);
+  } catch (error) {
+    if (!(error instanceof PermanentError) || (error.reason !== 'Gone' && error.reason !== 'NotFound')) throw error;
+    forgetPlan(source);
+    throw error.reason === 'Gone' ? error : moved(error);
+  }
+}
+
+async function* rangeOf(
+  source: Source,
+  offset: number,
+  length: number,
+  signal: AbortSignal | undefined,
 ): AsyncIterable<Buffer> {
   const plan = await planExport(source);
   const window = new Window(offset, Math.min(plan.size, offset + length));
@@ -123,6 +138,6 @@ class Window {
 }
 
 /** The history was thinned out, or a content collected, since this export began. */
-function moved(): PermanentError {
-  return new PermanentError('Gone', 'what this export was begun with is not all there any more; begin anew');
+function moved(cause?: unknown): PermanentError {
+  return new PermanentError('Gone', 'what this export was begun with is not all there any more; begin anew', { cause });
 }

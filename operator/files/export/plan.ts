@@ -61,10 +61,8 @@ const KEPT = 64;
 const kept = new WeakMap<Stores, Map<string, Promise<Plan>>>();
 
 export function planExport(source: Source): Promise<Plan> {
-  const { store, workspace, pin } = source;
-  const plans = kept.get(store) ?? new Map<string, Promise<Plan>>();
-  kept.set(store, plans);
-  const key = [workspace.id, workspace.name, pin.version, pin.seq, pin.headOnly, pin.state].join(' ');
+  const plans = plansOf(source);
+  const key = keyOf(source);
   const found = plans.get(key) ?? plan(source);
   // The last used is the last in the map.
   plans.delete(key);
@@ -73,6 +71,21 @@ export function planExport(source: Source): Promise<Plan> {
   const [oldest] = plans.keys();
   if (plans.size > KEPT && oldest !== undefined) plans.delete(oldest);
   return found;
+}
+
+/** What was planned is not there any more. */
+export function forgetPlan(source: Source): void {
+  plansOf(source).delete(keyOf(source));
+}
+
+function plansOf({ store }: Source): Map<string, Promise<Plan>> {
+  const plans = kept.get(store) ?? new Map<string, Promise<Plan>>();
+  kept.set(store, plans);
+  return plans;
+}
+
+function keyOf({ workspace, pin }: Source): string {
+  return [workspace.id, workspace.name, pin.version, pin.seq, pin.headOnly, pin.state].join(' ');
 }
 
 async function plan(source: Source): Promise<Plan> {

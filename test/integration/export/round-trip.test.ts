@@ -236,6 +236,25 @@ describe('what is sent', () => {
     },
   );
 
+  test('what was taken from the history since it began ends it: nothing else is sent in its place', async () => {
+    const { workspace } = await lived(f, PAST);
+    const { pin, bytes } = await exported(f, workspace);
+    const source = { store: f.store, workspace, pin };
+    await f.store.database.query('thin-out', "DELETE FROM file_version WHERE workspace = $1 AND path = '/a/b'", [
+      workspace.id,
+    ]);
+    await expect(whole(exportRange(source, 0, bytes.length))).rejects.toMatchObject({ reason: 'Gone' });
+    // Planned anew it is another one, and says so by its size.
+    expect(await exportSize(source)).not.toBe(bytes.length);
+    await f.store.database.query('collect', 'DELETE FROM blob WHERE tenant = $1 AND sha256 = $2', [
+      workspace.tenant,
+      Buffer.from(pin.state, 'hex'),
+    ]);
+    const other = openPostgresStore(f.url, 'other');
+    await expect(exportSize({ ...source, store: other })).rejects.toMatchObject({ reason: 'Gone' });
+    await other.close();
+  });
+
   test('plain tar lists and unpacks it, and sha256sum finds every content as the manifest says', async () => {
     const { workspace } = await lived(f, PAST);
     const { bytes } = await exported(f, workspace);
