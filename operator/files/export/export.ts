@@ -4,7 +4,8 @@
  */
 import { PermanentError } from '../../errors.ts';
 import { manifestLine } from './format.ts';
-import { forgetPlan, manifestHeader, membersOf, planExport, type Member, type Plan, type Source } from './plan.ts';
+import { membersOf, type Member, type Source } from './members.ts';
+import { forgetPlan, manifestHeader, planExport, type Plan } from './plan.ts';
 import { BLOCK, padding, tarHeader } from './tar-header.ts';
 
 /** Bytes of the whole. Contents are not read for it. @throws PermanentError Gone */
