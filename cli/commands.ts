@@ -294,8 +294,8 @@ export const COMMANDS: readonly Command[] = [
     name: 'import',
     usage: 'import FILE WORKSPACE',
     summary: 'An export into a new workspace, history and all; FILE - is standard input',
-    details: 'WORKSPACE is made if it is not there; one that has files already is left as it is.',
-    flags: DRY_RUN,
+    details: 'WORKSPACE is made if it is not there; one that has anything in it already is left as it is.',
+    flags: { ...DRY_RUN, 'head-only': { type: 'boolean', summary: 'Without the history that it may have' } },
     args: { min: 2, max: 2 },
     run: async ({ lathe, flags, output, signal, stdin }, [file = '', name = '']) => {
       const dryRun = flags['dry-run'] === true ? true : undefined;
@@ -304,8 +304,15 @@ export const COMMANDS: readonly Command[] = [
       const content = file === '-' ? stdin : createReadStream(file, { highWaterMark: 1 << 20 });
       const result = await workspace.import(
         content as AsyncIterable<Buffer>,
-        withoutUndefined({ dryRun, signal, onProgress: output.progress(`import ${file}`, info?.size) }),
+        withoutUndefined({
+          dryRun,
+          headOnly: flags['head-only'] === true ? true : undefined,
+          signal,
+          onProgress: output.progress(`import ${file}`, info?.size),
+        }),
       );
+      // The message has the name as it may be shown.
+      for (const { reason, message } of result.refused) output.say(`refused, ${reason}: ${message}`);
       if (output.format === 'table')
         output.say(
           `${dryRun === true ? 'would be' : 'is'} version ${result.version}: ${result.versions} versions, ${result.values} values`,

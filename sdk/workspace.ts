@@ -16,7 +16,7 @@ import {
   type WriteResult,
 } from '../proto/live/types.ts';
 import { normalisePath } from '../proto/paths.ts';
-import { NotFoundError, RefusedError } from './errors.ts';
+import { LatheError, NotFoundError, RefusedError } from './errors.ts';
 import { downloadFolder } from './download.ts';
 import type { Answer, Ask, Transport } from './transport.ts';
 import { uploadFolder } from './upload.ts';
@@ -311,22 +311,32 @@ export class Workspace {
     const { headOnly, signal, onProgress } = options;
     let version = options.version;
     let seq: number | undefined;
+    let state: string | undefined;
     let size = Number.POSITIVE_INFINITY;
     for (let offset = 0; offset < size;) {
-      const { headers, body } = await this.ask('GET', 'export', { query: { headOnly, version, seq, offset }, signal });
+      const query = { headOnly, version, seq, state, offset };
+      const { headers, body } = await this.ask('GET', 'export', { query, signal });
       // The first part pins the rest.
       version ??= Number(headers[HEADERS.version]);
       seq ??= Number(headers[HEADERS.seq]);
-      size = Number(headers[HEADERS.size]);
+      state ??= String(headers[HEADERS.state]);
+      const whole = Number(headers[HEADERS.size]);
+      // What was sent does not belong to what follows.
+      if (size !== Number.POSITIVE_INFINITY && size !== whole)
+        throw new LatheError('Gone', 410, `what is in ${this.name} was thinned out during the export; export again`);
+      size = whole;
       offset += body.length;
       onProgress?.({ doneBytes: offset, totalBytes: size, doneFiles: 0 });
       yield body;
     }
   }
 
-  /** An export, into this workspace, which must have no files yet. */
-  async import(content: Content, options: Transfer & Readonly<{ dryRun?: boolean }> = {}): Promise<ImportResult> {
-    const { dryRun, signal, onProgress } = options;
+  /** An export, into this workspace, which must be empty; `headOnly`: without the history that it may have. */
+  async import(
+    content: Content,
+    options: Transfer & Readonly<{ dryRun?: boolean; headOnly?: boolean }> = {},
+  ): Promise<ImportResult> {
+    const { dryRun, headOnly, signal, onProgress } = options;
     const upload = jsonOf<Upload>(await this.ask('POST', 'import', { query: { uploads: true }, signal }));
     let offset = 0;
     for await (const body of partsOf(content)) {
@@ -335,7 +345,7 @@ export class Workspace {
       onProgress?.({ doneBytes: offset, doneFiles: 0 });
     }
     for (;;) {
-      const query = { upload: upload.id, dryRun };
+      const query = { upload: upload.id, dryRun, headOnly };
       const result = jsonOf<ImportResult>(await this.ask('POST', 'import', { query, signal }));
       if (result.complete) return result;
     }

@@ -7,12 +7,13 @@ import { normalisePath, WORKSPACE_DIR } from '../../proto/paths.ts';
 import { z } from 'zod';
 import { PermanentError } from '../errors.ts';
 import type { ApiStore } from '../store/api-store.ts';
+import type { ExportStore } from '../store/export-store.ts';
 import type { WorkspaceRow } from '../store/rows.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { Identity } from './authentication.ts';
 import type { Owner } from './owner.ts';
 
-export type Deps = Readonly<{ store: WorkspaceStore & ApiStore; owner: Owner }>;
+export type Deps = Readonly<{ store: WorkspaceStore & ApiStore & ExportStore; owner: Owner }>;
 export type Call = Deps &
   Readonly<{
     request: IncomingMessage;

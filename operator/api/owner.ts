@@ -3,6 +3,11 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { Metadata, status, credentials, type ServiceError } from '@grpc/grpc-js';
 import {
   TurnsServiceClient,
+  type Imported,
+  type ImportProgress,
+  type ImportRequest,
+  type ImportResponse,
+  type WorkspaceRef,
   type WriteChange,
   type WriteHead,
   type WriteRequest,
@@ -15,8 +20,18 @@ import type { Tls } from '../sandboxes/attach-server.ts';
 export type Owner = Readonly<{
   /** @throws PermanentError with the owner's reason; TransientError when it may be asked again (with an Idempotency-Key) */
   write(head: WriteHead, changes: readonly WriteChange[], signal: AbortSignal): Promise<Written>;
+  /**
+   * What came of an import, or how far it is after `patienceMs`; it goes on meanwhile.
+   * @throws as write
+   */
+  import(
+    request: ImportRequest,
+    patienceMs: number,
+    signal: AbortSignal,
+  ): Promise<Readonly<{ imported: Imported } | { progress: ImportProgress }>>;
   close(): void;
 }>;
+type Answered<T> = Readonly<{ value: T } | { redirect: string }>;
 
 /** CONTRACTS 3. */
 const HOPS = 3;
@@ -62,43 +77,57 @@ export function connectOwner(options: Readonly<{ tls: () => Tls; service: string
     return made;
   };
 
-  const addressOf = (name: string) => known.get(name) ?? options.service;
+  /** @param safe it may be asked again when nobody knows whether it was done */
+  const reach = async <T>(
+    workspace: WorkspaceRef | undefined,
+    safe: boolean,
+    signal: AbortSignal,
+    ask: (client: TurnsServiceClient) => Promise<Answered<T>>,
+  ): Promise<T> => {
+    const name = `${workspace?.namespace ?? ''}/${workspace?.name ?? ''}`;
+    const until = performance.now() + PATIENCE_MS;
+    for (let hops = 0, pauseMs = 50; ;) {
+      const address = known.get(name) ?? options.service;
+      const client = clientOf(address);
+      try {
+        await connected(client, address, signal);
+        const answer = await ask(client);
+        if ('value' in answer) {
+          if (known.size > 10_000) known.clear();
+          known.set(name, address);
+          return answer.value;
+        }
+        hops += 1;
+        if (hops > HOPS)
+          throw new TransientError(
+            'ServiceUnavailable',
+            `the owner of workspace ${name} was not found in ${HOPS} hops`,
+          );
+        // Replicas say where sandboxes reach them; programs do at the port of the Service.
+        known.set(name, options.service.replace(/^.*(?=:)/, answer.redirect.replace(/:\d+$/, '')));
+      } catch (error) {
+        known.delete(name);
+        if (!mayAgain(error, safe) || signal.aborted || performance.now() + pauseMs > until)
+          throw isServiceError(error) ? errorOf(error) : error;
+        // Its owner may have died: another one has it within 12 s (CONTRACTS 3), and until then is sent to where it was.
+        await delay(pauseMs, undefined, { signal }).catch(() => undefined);
+        pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS);
+        hops = 0;
+      }
+    }
+  };
 
   return {
-    write: async (head, changes, signal) => {
-      const name = `${head.workspace?.namespace ?? ''}/${head.workspace?.name ?? ''}`;
-      const until = performance.now() + PATIENCE_MS;
-      for (let hops = 0, pauseMs = 50; ;) {
-        const address = addressOf(name);
-        const client = clientOf(address);
-        try {
-          await connected(client, address, signal);
-          const { message } = await send(client, head, changes, signal);
-          if (message?.$case === 'written') {
-            if (known.size > 10_000) known.clear();
-            known.set(name, address);
-            return message.value;
-          }
-          if (message?.$case !== 'redirect') throw new Error('the turn controller answered nothing');
-          hops += 1;
-          if (hops > HOPS)
-            throw new TransientError(
-              'ServiceUnavailable',
-              `the owner of workspace ${name} was not found in ${HOPS} hops`,
-            );
-          // Replicas say where sandboxes reach them; programs do at the port of the Service.
-          known.set(name, options.service.replace(/^.*(?=:)/, message.value.address.replace(/:\d+$/, '')));
-        } catch (error) {
-          known.delete(name);
-          if (!mayAgain(error, head) || signal.aborted || performance.now() + pauseMs > until)
-            throw isServiceError(error) ? errorOf(error) : error;
-          // Its owner may have died: another one has it within 12 s (CONTRACTS 3), and until then is sent to where it was.
-          await delay(pauseMs, undefined, { signal }).catch(() => undefined);
-          pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS);
-          hops = 0;
-        }
-      }
-    },
+    write: async (head, changes, signal) =>
+      // Without a key it could be done twice.
+      await reach<Written>(head.workspace, head.idempotencyKey !== '', signal, async (client) => {
+        const { message } = await send(client, head, changes, signal);
+        if (message?.$case === 'written') return { value: message.value };
+        if (message?.$case === 'redirect') return { redirect: message.value.address };
+        throw new Error('the turn controller answered nothing');
+      }),
+    import: async (request, patienceMs, signal) =>
+      await reach(request.workspace, true, signal, (client) => waitForImport(client, request, patienceMs, signal)),
     close: () => {
       for (const client of clients.values()) client.close();
     },
@@ -109,11 +138,11 @@ export function connectOwner(options: Readonly<{ tls: () => Tls; service: string
 class NotConnected extends TransientError {}
 
 /** Whether asking again can do nothing twice. */
-function mayAgain(error: unknown, { idempotencyKey }: WriteHead): boolean {
+function mayAgain(error: unknown, safe: boolean): boolean {
   if (error instanceof NotConnected) return true;
   if (!isServiceError(error)) return false;
   // ABORTED says that nothing was done.
-  return error.code === status.ABORTED || (error.code === status.UNAVAILABLE && idempotencyKey !== '');
+  return error.code === status.ABORTED || (error.code === status.UNAVAILABLE && safe);
 }
 
 /** @throws NotConnected after 3 s */
@@ -155,6 +184,31 @@ function send(
     for (const page of pagesOf(changes)) write({ message: { $case: 'changes', value: { changes: page } } });
     call.end();
   });
+}
+
+async function waitForImport(
+  client: TurnsServiceClient,
+  request: ImportRequest,
+  patienceMs: number,
+  signal: AbortSignal,
+): Promise<Answered<{ imported: Imported } | { progress: ImportProgress }>> {
+  const call = client.import(request, new Metadata(), { deadline: Date.now() + patienceMs + DEADLINE_MS });
+  const cancel = () => call.cancel();
+  signal.addEventListener('abort', cancel, { once: true });
+  const enough = Date.now() + patienceMs;
+  try {
+    for await (const { message } of call as AsyncIterable<ImportResponse>) {
+      if (message?.$case === 'imported') return { value: { imported: message.value } };
+      if (message?.$case === 'redirect') return { redirect: message.value.address };
+      if (message?.$case === 'progress' && Date.now() > enough) return { value: { progress: message.value } };
+    }
+    throw new Error('the turn controller answered nothing');
+  } finally {
+    signal.removeEventListener('abort', cancel);
+    // It goes on without us.
+    call.on('error', () => undefined);
+    call.cancel();
+  }
 }
 
 function* pagesOf(changes: readonly WriteChange[]): Iterable<WriteChange[]> {

@@ -32,12 +32,13 @@ import { newId } from '../store/ids.ts';
 import type { FileEntry, LogEvent, WorkspaceRow } from '../store/rows.ts';
 import type { WorkspaceStore } from '../store/workspace-store.ts';
 import type { Hub } from './hub.ts';
+import { createImports, type ImportsStore } from './import-service.ts';
 import { serveWrite } from './write-service.ts';
 
 export type TurnsServiceOptions = Readonly<{
   tls: Tls;
   address: string;
-  store: WorkspaceStore;
+  store: WorkspaceStore & ImportsStore;
   ownership: Ownership;
   executor: Executor;
   writer: Writer;
@@ -59,11 +60,13 @@ const CODES: Readonly<Record<string, number>> = {
 export async function startTurnsService(options: TurnsServiceOptions): Promise<AsyncDisposable & { port: number }> {
   const { store, ownership, executor, writer, hub } = options;
   const server = new Server({ 'grpc.max_receive_message_length': 512 * 1024 });
+  const imports = createImports({ store, ownership, find, onEvents: hub.changed });
   const service: TurnsServiceServer = {
     exec: (call) => void handle(call, exec),
     follow: (call) => void handle(call, follow),
     diff: (call) => void handle(call, diff),
     write: (call, reply) => void answer(call, reply, (signal) => serveWrite({ ownership, writer, find }, call, signal)),
+    import: (call) => void handle(call, imports),
   };
   server.addService(TurnsServiceService, service);
   const credentials = ServerCredentials.createSsl(

@@ -30,8 +30,6 @@ export type ValueOptions = Readonly<{
 /** Whatever is not `done` has written nothing. `otherRequest`: the Idempotency-Key was used for it. */
 export type ValueOutcome = 'done' | 'absent' | 'changed' | 'tooMany' | 'full' | 'otherRequest';
 
-export type HistoryRow = Omit<FileEntry, 'kind'> & Readonly<{ kind: FileEntry['kind'] | 'deleted' }>;
-
 export interface ApiStore {
   /** In order of path, after `after`, as of a version. */
   listFiles(
@@ -45,13 +43,6 @@ export interface ApiStore {
     page: Readonly<{ before: bigint; path?: string; limit: number }>,
     signal?: AbortSignal,
   ): Promise<readonly VersionRow[]>;
-
-  /** What each version did to each path, in order of version and path. */
-  history(
-    workspace: string,
-    page: Readonly<{ upTo: bigint; after: Readonly<{ version: bigint; path: string }>; limit: number }>,
-    signal?: AbortSignal,
-  ): Promise<readonly HistoryRow[]>;
 
   listValues(
     workspace: string,
@@ -85,7 +76,7 @@ export interface ApiStore {
   ): Promise<number>;
   readUpload(id: string, signal?: AbortSignal): AsyncIterable<Buffer>;
   dropUpload(workspace: string, id: string, signal?: AbortSignal): Promise<void>;
-  /** Those that nobody touched for 24 hours, half-written contents, and answers of old Idempotency-Keys. */
+  /** Those that nobody touched for 24 hours, half-written contents, half-read imports, and answers of old Idempotency-Keys. */
   dropExpired(signal?: AbortSignal): Promise<void>;
 }
 
@@ -117,14 +108,6 @@ export function apiQueries(db: Database): ApiStore {
            SELECT 1 FROM file_version f WHERE f.workspace = $1 AND f.path = $3 COLLATE "C" AND f.version = v.version))
          ORDER BY v.version DESC LIMIT $4`,
         [workspace, before, path ?? null, limit],
-        signal,
-      ),
-    history: (workspace, { upTo, after, limit }, signal) =>
-      db.query<HistoryRow>(
-        'history',
-        `SELECT ${COLUMNS} FROM file_version
-         WHERE workspace = $1 AND version <= $2 AND version >= $3 AND (version, path) > ($3, $4 COLLATE "C") ORDER BY version, path LIMIT $5`,
-        [workspace, upTo, after.version, after.path, limit],
         signal,
       ),
 
@@ -222,6 +205,12 @@ export function apiQueries(db: Database): ApiStore {
       await db.query(
         'staging-expired',
         "DELETE FROM blob_staging WHERE created_at < now() - interval '1 hour'",
+        [],
+        signal,
+      );
+      await db.query(
+        'imports-expired',
+        "DELETE FROM import WHERE touched_at < now() - interval '24 hours'",
         [],
         signal,
       );

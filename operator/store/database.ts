@@ -135,6 +135,15 @@ export function translate(error: unknown): unknown {
   if (code === 'LT002') return new ExecutionNotDispatched(error.message, error);
   if (code === 'LT007') return new PermanentError('QuotaExceeded', error.message, { cause: error });
   if (code === 'LT004' || code === 'LT005') return new ChangedMeanwhile(error.message, error);
+  if (code === 'LT010')
+    return new PermanentError('Conflict', `this workspace can't be imported into: ${error.message}; make a new one`, {
+      cause: error,
+    });
+  if (code === 'LT011') return new TransientError('Conflict', `${error.message}; import again`, { cause: error });
+  if (code === 'LT012')
+    return new PermanentError('BadRequest', `this is no whole export of a workspace: ${error.message}`, {
+      cause: error,
+    });
   // 08 connection, 53 resources, 57P0x shutdown, 40 rollback, 55P03 lock timeout, 25006 read-only; no code: the socket.
   const transient = /^(08|53|57|40|25006|25P03|55P03)/.test(code) || /^E[A-Z]+$/.test(code) || code === '';
   if (transient) {

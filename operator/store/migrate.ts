@@ -6,7 +6,7 @@ import { PermanentError, TransientError } from '../errors.ts';
 import type { Database } from './database.ts';
 
 /** Versions of the schema that this program can work on, both included. */
-export const SCHEMA_RANGE = { from: 6, to: 6 } as const;
+export const SCHEMA_RANGE = { from: 7, to: 7 } as const;
 
 const LOCK = 4_173_002;
 type Migration = Readonly<{ version: number; name: string; sql: string }>;

@@ -4,13 +4,19 @@ import { blobQueries } from './blobs.ts';
 import { commitQueries } from './commits.ts';
 import { openDatabase, type Database } from './database.ts';
 import { eventQueries } from './events.ts';
+import { exportQueries, type ExportStore } from './export-store.ts';
 import { fileQueries } from './files.ts';
+import { importQueries, type ImportStore } from './import-store.ts';
 import { ownershipQueries } from './ownership.ts';
 import { sandboxQueries } from './sandboxes.ts';
 import { turnQueries } from './turns.ts';
 import type { WorkspaceStore } from './workspace-store.ts';
 
-export type PostgresStore = WorkspaceStore & ApiStore & Readonly<{ database: Database; close(): Promise<void> }>;
+export type PostgresStore = WorkspaceStore &
+  ApiStore &
+  ExportStore &
+  ImportStore &
+  Readonly<{ database: Database; close(): Promise<void> }>;
 
 /** Connects at first use. `close` may be called twice. */
 export function openPostgresStore(url: string, name: string): PostgresStore {
@@ -32,6 +38,8 @@ export function openPostgresStore(url: string, name: string): PostgresStore {
     ...turnQueries(work),
     ...sandboxQueries(work),
     ...apiQueries(work),
+    ...exportQueries(work),
+    ...importQueries(work),
     close: async () => void (await (closed ??= Promise.all([heartbeat.close(), work.close(), bulk.close()]))),
   };
 }

@@ -32,6 +32,8 @@ export const HEADERS = {
   continue: 'lathe-continue',
   /** Of the log that an export has. */
   seq: 'lathe-seq',
+  /** Of what an export has that has no version: it was kept as it was when the export began. */
+  state: 'lathe-state',
   /** Bytes of the whole export. */
   size: 'lathe-size',
 } as const;
@@ -164,17 +166,25 @@ export type LogLine = Readonly<{
   payload: unknown;
 }>;
 
-/** `POST …/import?upload=`; while it is not `complete`, ask again. */
+/** `POST …/import?upload=`; while it is not `complete`, ask again: it goes on by itself. */
 export type ImportResult = Readonly<{
   kind: 'ImportResult';
   apiVersion: typeof API_VERSION;
   complete: boolean;
   dryRun: boolean;
-  /** How far it is. */
+  /** The head, once it is complete; of a dry run, what it would be. */
   version: number;
-  /** In the export. */
+  /** Read so far, then: what the workspace has. */
+  files: number;
+  bytes: number;
+  /** Of the history, in the export. */
   versions: number;
+  events: number;
+  turns: number;
   values: number;
+  /** Of the head alone what is refused is left out; with a history nothing is imported then. The first 100. */
+  refused: readonly Refused[];
+  refusedCount: number;
 }>;
 
 /** `metav1.Status`: what every error is. `reason` is one of RESOURCES "Errors" or one of Kubernetes' own. */

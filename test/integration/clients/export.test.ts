@@ -1,21 +1,14 @@
 /** A workspace out as one file, and in again elsewhere. */
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
-import { Readable } from 'node:stream';
-import { createHash, randomBytes } from 'node:crypto';
-import fc from 'fast-check';
+import { mkdtempSync, readFileSync, readlinkSync } from 'node:fs';
+import { join } from 'node:path';
+import { randomBytes } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
-import { exportRange } from '../../../operator/files/export.ts';
-import { readExport } from '../../../operator/files/import.ts';
 import type { FileEntry, WorkspaceRow } from '../../../operator/store/rows.ts';
-import { KV_BYTES, KV_LIMITS } from '../../../proto/live/types.ts';
 import { ConflictError, type Workspace } from '../../../sdk/index.ts';
 import { useClients } from './world.ts';
 
 const world = useClients();
-const signal = AbortSignal.timeout(300_000);
 const LARGE = {
   files: {
     ignored: [],
@@ -84,9 +77,15 @@ describe('a round trip', () => {
     for (let version = 1n; version <= 7n; version += 1n)
       expect(await treeOf(to, version)).toEqual(await treeOf(from, version));
     expect([...((await copy.kv.get('k')) ?? [])]).toEqual([0, 1, 255]);
-    await expect(copy.import(tar)).resolves.toMatchObject({ version: 7 });
-    await copy.write('/more', 'x');
     await expect(copy.import(tar)).rejects.toThrow(ConflictError);
+    expect(await copy.write('/more', 'x')).toMatchObject({ version: 8 });
+    expect((await copy.versions())[0]).toMatchObject({ version: 8, origin: 'api' });
+    const log = await world.store.readEvents((await rowOf(copy)).id, {});
+    expect(log.at(-2)).toMatchObject({
+      type: 'files.committed',
+      actor: 'ada',
+      payload: { origin: 'import', toVersion: 7 },
+    });
   });
 
   test('of the head alone it is one version; by the command line', async () => {
@@ -95,7 +94,7 @@ describe('a round trip', () => {
     expect((await world.cli('export', w.name, file, '--head-only')).code).toBe(0);
     const { name } = await world.workspace({ effective: LARGE });
     expect((await world.cli('import', file, name, '--dry-run')).stdout).toBe(
-      'would be version 7: 1 versions, 1 values\n',
+      'would be version 1: 1 versions, 1 values\n',
     );
     expect((await world.cli('import', file, name)).stdout).toBe('is version 1: 1 versions, 1 values\n');
     const copy = await world.lathe.workspace({ name });
@@ -117,152 +116,53 @@ describe('a round trip', () => {
   });
 });
 
-/** An export made by hand, with a manifest that is right. */
-function forged(members: Readonly<Record<string, string>>, version = 1): Buffer {
-  const folder = mkdtempSync(join(tmpdir(), 'lathe-forged-'));
-  const header = { format: 1, workspace: { name: 'w' }, version, seq: 0, headOnly: false };
-  const all: Record<string, string> = { 'lathe-export.json': JSON.stringify(header), ...members };
-  const hash = (text: string) => createHash('sha256').update(text).digest('hex');
-  all['manifest.json'] = JSON.stringify({ members: Object.entries(all).map(([name, text]) => [name, hash(text)]) });
-  for (const [name, text] of Object.entries(all)) {
-    mkdirSync(dirname(join(folder, name)), { recursive: true });
-    writeFileSync(join(folder, name), text);
-  }
-  return execFileSync('tar', ['-C', folder, '--format=ustar', '-cf', '-', ...Object.keys(all)]);
-}
-
-describe('a forged export', () => {
-  const secret = 'of another workspace of the tenant';
-  const sha256 = createHash('sha256').update(secret).digest('hex');
-  const row = { version: 1, path: '/stolen', kind: 'regular', executable: false, size: secret.length, sha256 };
-  const read = async (tar: Buffer) => {
-    const victim = await world.open({ effective: LARGE });
-    await victim.write('/secret', secret);
-    return await readExport(world.store, (await rowOf(victim)).tenant, Readable.from([tar]), true, signal);
+describe('an import that is asked for', () => {
+  const uploaded = async (row: WorkspaceRow, bytes: Buffer): Promise<string> => {
+    const { id } = (await world.ask('POST', row, 'import', { query: { uploads: 'true' } })).json() as { id: string };
+    for (let offset = 0; offset < bytes.length; offset += 1 << 20)
+      await world.ask('PUT', row, 'import', {
+        query: { upload: id, offset: String(offset) },
+        body: bytes.subarray(offset, offset + (1 << 20)),
+      });
+    return id;
   };
 
-  test('names no content that it does not bring: a hash proves nothing', async () => {
-    await expect(read(forged({ 'history/000001.jsonl': JSON.stringify(row) }))).rejects.toThrow(/does not bring/);
-    const brought = forged({ [`blobs/${sha256}`]: secret, 'history/000001.jsonl': JSON.stringify(row) });
-    expect((await read(brought)).versions.size).toBe(1);
+  test('F6: several times at once, and again when it is over, runs once and answers the same', async () => {
+    const tar = await collected((await filled()).exportStream());
+    const row = await world.workspace({ effective: LARGE });
+    const upload = await uploaded(row, tar);
+    const ask = async () => await world.ask('POST', row, 'import', { query: { upload } });
+    const answers = await Promise.all([ask(), ask(), ask()]);
+    answers.push(await ask());
+    for (const answer of answers) expect(answer.json()).toEqual(answers[0]?.json());
+    expect(answers[0]?.json()).toMatchObject({ complete: true, version: 7, versions: 7, values: 1 });
+    expect(await world.store.readEvents(row.id, {})).toHaveLength(8);
+    const unknown = await world.ask('POST', row, 'import', {
+      query: { upload: 'ffffffff-ffff-7fff-8fff-ffffffffffff' },
+    });
+    expect(unknown.code).toBe(404);
   });
 
-  test('says no other size than its contents have', async () => {
-    const smaller = JSON.stringify({ ...row, size: 0 });
-    const tar = forged({ [`blobs/${sha256}`]: secret, 'history/000001.jsonl': smaller });
-    await expect(read(tar)).rejects.toThrow(/34 bytes/);
+  test('what is no export is refused by its reason, and the whole of one is taken after', async () => {
+    const tar = await collected((await filled()).exportStream());
+    const row = await world.workspace({ effective: LARGE });
+    const cut = await uploaded(row, tar.subarray(0, tar.length - 5_000));
+    const refused = await world.ask('POST', row, 'import', { query: { upload: cut } });
+    expect([refused.code, refused.json()['reason']]).toEqual([400, 'BadRequest']);
+    expect((await rowOf(await world.lathe.workspace({ name: row.name }))).head).toBe(0n);
+    const upload = await uploaded(row, tar);
+    expect((await world.ask('POST', row, 'import', { query: { upload } })).json()).toMatchObject({ complete: true });
   });
 
-  test('says of each kind what that kind has', async () => {
-    const { sha256: _none, ...bare } = row;
-    for (const wrong of [bare, { ...bare, kind: 'symlink', size: 0 }])
-      await expect(read(forged({ 'history/000001.jsonl': JSON.stringify(wrong) }))).rejects.toThrow(/history/);
-  });
-
-  test('brings no more values, and no larger ones, than a workspace may have', async () => {
-    const value = (key: string, bytes: number) =>
-      JSON.stringify({ key, value: Buffer.alloc(bytes).toString('base64') });
-    for (const lines of [[value('a', KV_BYTES + 1)], [value('a\0', 1)], [value('', 1)], [value('x'.repeat(513), 1)]])
-      await expect(read(forged({ 'kv/000001.jsonl': lines.join('\n') }))).rejects.toThrow(/kv\/000001/);
-    const many = Array.from({ length: KV_LIMITS.keys + 1 }, (_, i) => value(`k${i}`, 0));
-    await expect(read(forged({ 'kv/000001.jsonl': many.join('\n') }))).rejects.toThrow(/values/);
-  });
-});
-
-test('F6: whatever parts it is read in, it is the same bytes', async () => {
-  const w = await filled();
-  const row = await rowOf(w);
-  const source = {
-    store: world.store,
-    workspace: row,
-    options: { version: row.head, seq: row.last_seq, headOnly: false },
-  };
-  const { size, bytes } = await exportRange(source, 0, 1 << 30, signal);
-  expect(bytes.length).toBe(size);
-  expect((await exportRange(source, 0, 1 << 30, signal)).bytes.equals(bytes)).toBe(true);
-  await fc.assert(
-    fc.asyncProperty(fc.nat(size), fc.nat(size), async (offset, length) => {
-      const part = await exportRange(source, offset, length, signal);
-      expect(part.bytes.equals(bytes.subarray(offset, offset + length))).toBe(true);
-    }),
-    { numRuns: 40 },
-  );
-});
-
-describe('what is no whole export', () => {
-  const read = (row: WorkspaceRow, bytes: Buffer) =>
-    readExport(
-      world.store,
-      row.tenant,
-      (async function* () {
-        for (let at = 0; at < bytes.length; at += 10_000) yield bytes.subarray(at, at + 10_000);
-      })(),
-      false,
-      signal,
-    );
-
-  test('F6: cut at any byte it is refused', async () => {
-    const w = await world.open({ effective: LARGE });
-    await w.writeAll({ '/a': 'x', '/b/c': 'y' });
-    const tar = await collected(w.exportStream());
-    const row = await rowOf(w);
-    const content = tar.length - 1_024;
-    await fc.assert(
-      fc.asyncProperty(fc.integer({ min: 0, max: content - 513 }), async (at) => {
-        await expect(read(row, tar.subarray(0, at))).rejects.toMatchObject({ reason: 'BadRequest' });
-      }),
-      { numRuns: 100 },
-    );
-  });
-
-  test('fuzz: with any bytes changed it is refused with a reason, or is what it was; nothing crashes', async () => {
-    const w = await world.open({ effective: LARGE });
-    await w.writeAll({ '/a': 'content', '/b/c': 'other' });
-    await w.write('/a', 'again');
-    const tar = await collected(w.exportStream());
-    const row = await rowOf(w);
-    const whole = await read(row, tar);
-    let refused = 0;
-    const runs = 500;
-    await fc.assert(
-      fc.asyncProperty(
-        fc.array(fc.tuple(fc.nat(tar.length - 1), fc.nat(255)), { minLength: 1, maxLength: 4 }),
-        async (edits) => {
-          const bytes = Buffer.from(tar);
-          for (const [at, value] of edits) bytes[at] = value;
-          const result = await read(row, bytes).catch((error: { reason?: string }) => error);
-          if (result instanceof Error) {
-            refused += 1;
-            expect(['BadRequest', 'PathRefused']).toContain((result as { reason?: string }).reason);
-          } else {
-            // Padding, times, owners: nothing that counts. Modes and link targets are not under a hash.
-            const paths = ({ versions }: typeof whole) =>
-              [...versions].map(([v, lines]) => [v, lines.map((l) => [l.path, l.sha256])]);
-            expect(paths(result as typeof whole)).toEqual(paths(whole));
-          }
-        },
-      ),
-      { numRuns: runs },
-    );
-    expect(refused).toBeGreaterThan(runs / 4);
-  });
-
-  test.for<[what: string, make: (folder: string) => string[]]>([
-    ['F11: a name that leads out', () => ['--transform', 's,^x$,files/../../etc/x,', 'x']],
-    ['a foreign member', () => ['x']],
-    ['a device', () => ['--transform', 's,^dev/null$,files/null,', '-C', '/', 'dev/null']],
-  ])('%s is refused', async ([, make]) => {
-    const folder = mkdtempSync(join(world.folder, 'evil-'));
-    mkdirSync(join(folder, 'files'));
-    writeFileSync(join(folder, 'x'), 'x');
-    writeFileSync(
-      join(folder, 'lathe-export.json'),
-      JSON.stringify({ format: 1, workspace: { name: 'x' }, version: 1, seq: 1, headOnly: true }),
-    );
-    const tar = execFileSync('tar', ['-C', folder, '-P', '-cf', '-', 'lathe-export.json', ...make(folder)]);
-    const row = await world.workspace();
-    await expect(read(row, tar)).rejects.toThrow(
-      expect.objectContaining({ reason: expect.stringMatching(/BadRequest|PathRefused/) as unknown }),
-    );
+  test('a part is asked with all that the first answer said, or begins anew', async () => {
+    const row = await rowOf(await filled());
+    const { headers } = await world.ask('GET', row, 'export');
+    const [version, seq, state] = ['lathe-version', 'lathe-seq', 'lathe-state'].map((name) => String(headers[name]));
+    const query = { version: version ?? '', seq: seq ?? '', state: state ?? '' };
+    expect((await world.ask('GET', row, 'export', { query: { ...query, offset: '100' } })).code).toBe(200);
+    expect((await world.ask('GET', row, 'export', { query: { state: query.state } })).code).toBe(400);
+    expect((await world.ask('GET', row, 'export', { query: { ...query, state: '0'.repeat(64) } })).code).toBe(410);
+    expect((await world.ask('GET', row, 'export', { query: { ...query, version: '99' } })).code).toBe(404);
+    expect((await world.ask('GET', row, 'export', { query: { ...query, offset: '999999999' } })).code).toBe(416);
   });
 });

@@ -31,6 +31,7 @@ export type Fixture = {
   workspace(options?: {
     seed?: boolean;
     namespace?: string;
+    name?: string;
     effective?: Partial<EffectiveSpec>;
   }): Promise<WorkspaceRow>;
   turn(workspace: WorkspaceRow, spec: Partial<TurnSpec>): Promise<string>;
@@ -43,12 +44,17 @@ export function useStore(): Fixture {
     fixture.url = await cloneDatabase(inject('postgres'), `t_${randomBytes(6).toString('hex')}`, TEMPLATE);
     fixture.store = openPostgresStore(fixture.url, 'test');
     fixture.control = openControlStore(fixture.url);
-    fixture.workspace = async ({ seed = false, namespace = 'team', effective = {} } = {}) => {
+    fixture.workspace = async ({
+      seed = false,
+      namespace = 'team',
+      name = `w-${randomBytes(4).toString('hex')}`,
+      effective = {},
+    } = {}) => {
       const tenant = await fixture.control.upsertTenant({ namespace, namespaceUid: `uid-${namespace}` });
       const { id } = await fixture.control.upsertWorkspace({
         tenant,
         namespace,
-        name: `w-${randomBytes(4).toString('hex')}`,
+        name,
         uid: newId(),
         generation: 1,
         class: 'default',

@@ -214,6 +214,56 @@ export interface WriteResponse {
   _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
 }
 
+export interface ImportRequest {
+  workspace:
+    | WorkspaceRef
+    | undefined;
+  /** Of the live API; all of its parts are there. */
+  upload: string;
+  dryRun: boolean;
+  actor: string;
+  /** The head alone, also of an export that has the history. */
+  headOnly: boolean;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface ImportResponse {
+  message:
+    | //
+    /** About once a second. */
+    { $case: "progress"; value: ImportProgress }
+    | //
+    /** The last one. */
+    { $case: "imported"; value: Imported }
+    | { $case: "redirect"; value: Redirect }
+    | undefined;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface ImportProgress {
+  /** Of contents, read so far. */
+  bytes: bigint;
+  files: bigint;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
+export interface Imported {
+  /** The head. */
+  version: bigint;
+  files: bigint;
+  bytes: bigint;
+  /** Of the history. */
+  versions: bigint;
+  events: bigint;
+  turns: bigint;
+  /** Key/value pairs. */
+  values: bigint;
+  /** The first 100; all of them are counted. */
+  refused: Refusal[];
+  refusedCount: bigint;
+  _unknownFields?: { [key: number]: Uint8Array[] } | undefined;
+}
+
 export interface Written {
   version: bigint;
   committed: boolean;
@@ -3104,6 +3154,664 @@ export const WriteResponse: MessageFns<WriteResponse> = {
   },
 };
 
+function createBaseImportRequest(): ImportRequest {
+  return { workspace: undefined, upload: "", dryRun: false, actor: "", headOnly: false, _unknownFields: {} };
+}
+
+export const ImportRequest: MessageFns<ImportRequest> = {
+  encode(message: ImportRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.workspace !== undefined) {
+      WorkspaceRef.encode(message.workspace, writer.uint32(10).fork()).join();
+    }
+    if (message.upload !== "") {
+      writer.uint32(18).string(message.upload);
+    }
+    if (message.dryRun !== false) {
+      writer.uint32(24).bool(message.dryRun);
+    }
+    if (message.actor !== "") {
+      writer.uint32(34).string(message.actor);
+    }
+    if (message.headOnly !== false) {
+      writer.uint32(40).bool(message.headOnly);
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.workspace = WorkspaceRef.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.upload = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.dryRun = reader.bool();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.headOnly = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): ImportRequest {
+    return {
+      workspace: isSet(object.workspace) ? WorkspaceRef.fromJSON(object.workspace) : undefined,
+      upload: isSet(object.upload) ? globalThis.String(object.upload) : "",
+      dryRun: isSet(object.dryRun)
+        ? globalThis.Boolean(object.dryRun)
+        : isSet(object.dry_run)
+        ? globalThis.Boolean(object.dry_run)
+        : false,
+      actor: isSet(object.actor) ? globalThis.String(object.actor) : "",
+      headOnly: isSet(object.headOnly)
+        ? globalThis.Boolean(object.headOnly)
+        : isSet(object.head_only)
+        ? globalThis.Boolean(object.head_only)
+        : false,
+    };
+  },
+
+  toJSON(message: ImportRequest): unknown {
+    const obj: any = {};
+    if (message.workspace !== undefined) {
+      obj.workspace = WorkspaceRef.toJSON(message.workspace);
+    }
+    if (message.upload !== "") {
+      obj.upload = message.upload;
+    }
+    if (message.dryRun !== false) {
+      obj.dryRun = message.dryRun;
+    }
+    if (message.actor !== "") {
+      obj.actor = message.actor;
+    }
+    if (message.headOnly !== false) {
+      obj.headOnly = message.headOnly;
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<ImportRequest>, I>>(base?: I): ImportRequest {
+    return ImportRequest.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<ImportRequest>, I>>(object: I): ImportRequest {
+    const message = createBaseImportRequest();
+    message.workspace = (object.workspace !== undefined && object.workspace !== null)
+      ? WorkspaceRef.fromPartial(object.workspace)
+      : undefined;
+    message.upload = object.upload ?? "";
+    message.dryRun = object.dryRun ?? false;
+    message.actor = object.actor ?? "";
+    message.headOnly = object.headOnly ?? false;
+    return message;
+  },
+};
+
+function createBaseImportResponse(): ImportResponse {
+  return { message: undefined, _unknownFields: {} };
+}
+
+export const ImportResponse: MessageFns<ImportResponse> = {
+  encode(message: ImportResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.message?.$case) {
+      case "progress":
+        ImportProgress.encode(message.message.value, writer.uint32(10).fork()).join();
+        break;
+      case "imported":
+        Imported.encode(message.message.value, writer.uint32(18).fork()).join();
+        break;
+      case "redirect":
+        Redirect.encode(message.message.value, writer.uint32(26).fork()).join();
+        break;
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.message = { $case: "progress", value: ImportProgress.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.message = { $case: "imported", value: Imported.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.message = { $case: "redirect", value: Redirect.decode(reader, reader.uint32()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): ImportResponse {
+    return {
+      message: isSet(object.progress)
+        ? { $case: "progress", value: ImportProgress.fromJSON(object.progress) }
+        : isSet(object.imported)
+        ? { $case: "imported", value: Imported.fromJSON(object.imported) }
+        : isSet(object.redirect)
+        ? { $case: "redirect", value: Redirect.fromJSON(object.redirect) }
+        : undefined,
+    };
+  },
+
+  toJSON(message: ImportResponse): unknown {
+    const obj: any = {};
+    if (message.message?.$case === "progress") {
+      obj.progress = ImportProgress.toJSON(message.message.value);
+    } else if (message.message?.$case === "imported") {
+      obj.imported = Imported.toJSON(message.message.value);
+    } else if (message.message?.$case === "redirect") {
+      obj.redirect = Redirect.toJSON(message.message.value);
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<ImportResponse>, I>>(base?: I): ImportResponse {
+    return ImportResponse.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<ImportResponse>, I>>(object: I): ImportResponse {
+    const message = createBaseImportResponse();
+    switch (object.message?.$case) {
+      case "progress": {
+        if (object.message?.value !== undefined && object.message?.value !== null) {
+          message.message = { $case: "progress", value: ImportProgress.fromPartial(object.message.value) };
+        }
+        break;
+      }
+      case "imported": {
+        if (object.message?.value !== undefined && object.message?.value !== null) {
+          message.message = { $case: "imported", value: Imported.fromPartial(object.message.value) };
+        }
+        break;
+      }
+      case "redirect": {
+        if (object.message?.value !== undefined && object.message?.value !== null) {
+          message.message = { $case: "redirect", value: Redirect.fromPartial(object.message.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseImportProgress(): ImportProgress {
+  return { bytes: 0n, files: 0n, _unknownFields: {} };
+}
+
+export const ImportProgress: MessageFns<ImportProgress> = {
+  encode(message: ImportProgress, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.bytes !== 0n) {
+      if (BigInt.asUintN(64, message.bytes) !== message.bytes) {
+        throw new globalThis.Error("value provided for field message.bytes of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.bytes);
+    }
+    if (message.files !== 0n) {
+      if (BigInt.asUintN(64, message.files) !== message.files) {
+        throw new globalThis.Error("value provided for field message.files of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.files);
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportProgress {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportProgress();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.bytes = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.files = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): ImportProgress {
+    return {
+      bytes: isSet(object.bytes) ? BigInt(object.bytes) : 0n,
+      files: isSet(object.files) ? BigInt(object.files) : 0n,
+    };
+  },
+
+  toJSON(message: ImportProgress): unknown {
+    const obj: any = {};
+    if (message.bytes !== 0n) {
+      obj.bytes = message.bytes.toString();
+    }
+    if (message.files !== 0n) {
+      obj.files = message.files.toString();
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<ImportProgress>, I>>(base?: I): ImportProgress {
+    return ImportProgress.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<ImportProgress>, I>>(object: I): ImportProgress {
+    const message = createBaseImportProgress();
+    message.bytes = (object.bytes !== undefined && object.bytes !== null) ? BigInt(object.bytes) : 0n;
+    message.files = (object.files !== undefined && object.files !== null) ? BigInt(object.files) : 0n;
+    return message;
+  },
+};
+
+function createBaseImported(): Imported {
+  return {
+    version: 0n,
+    files: 0n,
+    bytes: 0n,
+    versions: 0n,
+    events: 0n,
+    turns: 0n,
+    values: 0n,
+    refused: [],
+    refusedCount: 0n,
+    _unknownFields: {},
+  };
+}
+
+export const Imported: MessageFns<Imported> = {
+  encode(message: Imported, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.version !== 0n) {
+      if (BigInt.asUintN(64, message.version) !== message.version) {
+        throw new globalThis.Error("value provided for field message.version of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.version);
+    }
+    if (message.files !== 0n) {
+      if (BigInt.asUintN(64, message.files) !== message.files) {
+        throw new globalThis.Error("value provided for field message.files of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.files);
+    }
+    if (message.bytes !== 0n) {
+      if (BigInt.asUintN(64, message.bytes) !== message.bytes) {
+        throw new globalThis.Error("value provided for field message.bytes of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.bytes);
+    }
+    if (message.versions !== 0n) {
+      if (BigInt.asUintN(64, message.versions) !== message.versions) {
+        throw new globalThis.Error("value provided for field message.versions of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.versions);
+    }
+    if (message.events !== 0n) {
+      if (BigInt.asUintN(64, message.events) !== message.events) {
+        throw new globalThis.Error("value provided for field message.events of type uint64 too large");
+      }
+      writer.uint32(40).uint64(message.events);
+    }
+    if (message.turns !== 0n) {
+      if (BigInt.asUintN(64, message.turns) !== message.turns) {
+        throw new globalThis.Error("value provided for field message.turns of type uint64 too large");
+      }
+      writer.uint32(48).uint64(message.turns);
+    }
+    if (message.values !== 0n) {
+      if (BigInt.asUintN(64, message.values) !== message.values) {
+        throw new globalThis.Error("value provided for field message.values of type uint64 too large");
+      }
+      writer.uint32(56).uint64(message.values);
+    }
+    for (const v of message.refused) {
+      Refusal.encode(v!, writer.uint32(66).fork()).join();
+    }
+    if (message.refusedCount !== 0n) {
+      if (BigInt.asUintN(64, message.refusedCount) !== message.refusedCount) {
+        throw new globalThis.Error("value provided for field message.refusedCount of type uint64 too large");
+      }
+      writer.uint32(72).uint64(message.refusedCount);
+    }
+    if (message._unknownFields !== undefined) {
+      for (const [key, values] of globalThis.Object.entries(message._unknownFields)) {
+        const tag = parseInt(key, 10);
+        for (const value of values) {
+          writer.uint32(tag).raw(value);
+        }
+      }
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Imported {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImported();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.version = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.files = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.bytes = reader.uint64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.versions = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.events = reader.uint64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.turns = reader.uint64() as bigint;
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.values = reader.uint64() as bigint;
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.refused.push(Refusal.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.refusedCount = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        const buf = reader.skip(tag & 7);
+
+        const list = message._unknownFields![tag];
+
+        if (list === undefined) {
+          message._unknownFields![tag] = [buf];
+        } else {
+          list.push(buf);
+        }
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): Imported {
+    return {
+      version: isSet(object.version) ? BigInt(object.version) : 0n,
+      files: isSet(object.files) ? BigInt(object.files) : 0n,
+      bytes: isSet(object.bytes) ? BigInt(object.bytes) : 0n,
+      versions: isSet(object.versions) ? BigInt(object.versions) : 0n,
+      events: isSet(object.events) ? BigInt(object.events) : 0n,
+      turns: isSet(object.turns) ? BigInt(object.turns) : 0n,
+      values: isSet(object.values) ? BigInt(object.values) : 0n,
+      refused: globalThis.Array.isArray(object?.refused) ? object.refused.map((e: any) => Refusal.fromJSON(e)) : [],
+      refusedCount: isSet(object.refusedCount)
+        ? BigInt(object.refusedCount)
+        : isSet(object.refused_count)
+        ? BigInt(object.refused_count)
+        : 0n,
+    };
+  },
+
+  toJSON(message: Imported): unknown {
+    const obj: any = {};
+    if (message.version !== 0n) {
+      obj.version = message.version.toString();
+    }
+    if (message.files !== 0n) {
+      obj.files = message.files.toString();
+    }
+    if (message.bytes !== 0n) {
+      obj.bytes = message.bytes.toString();
+    }
+    if (message.versions !== 0n) {
+      obj.versions = message.versions.toString();
+    }
+    if (message.events !== 0n) {
+      obj.events = message.events.toString();
+    }
+    if (message.turns !== 0n) {
+      obj.turns = message.turns.toString();
+    }
+    if (message.values !== 0n) {
+      obj.values = message.values.toString();
+    }
+    if (message.refused?.length) {
+      obj.refused = message.refused.map((e) => Refusal.toJSON(e));
+    }
+    if (message.refusedCount !== 0n) {
+      obj.refusedCount = message.refusedCount.toString();
+    }
+    return obj;
+  },
+
+  create<I extends Exact<DeepPartial<Imported>, I>>(base?: I): Imported {
+    return Imported.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<Imported>, I>>(object: I): Imported {
+    const message = createBaseImported();
+    message.version = (object.version !== undefined && object.version !== null) ? BigInt(object.version) : 0n;
+    message.files = (object.files !== undefined && object.files !== null) ? BigInt(object.files) : 0n;
+    message.bytes = (object.bytes !== undefined && object.bytes !== null) ? BigInt(object.bytes) : 0n;
+    message.versions = (object.versions !== undefined && object.versions !== null) ? BigInt(object.versions) : 0n;
+    message.events = (object.events !== undefined && object.events !== null) ? BigInt(object.events) : 0n;
+    message.turns = (object.turns !== undefined && object.turns !== null) ? BigInt(object.turns) : 0n;
+    message.values = (object.values !== undefined && object.values !== null) ? BigInt(object.values) : 0n;
+    message.refused = object.refused?.map((e) => Refusal.fromPartial(e)) || [];
+    message.refusedCount = (object.refusedCount !== undefined && object.refusedCount !== null)
+      ? BigInt(object.refusedCount)
+      : 0n;
+    return message;
+  },
+};
+
 function createBaseWritten(): Written {
   return {
     version: 0n,
@@ -3465,6 +4173,20 @@ export const TurnsServiceService = {
     responseSerialize: (value: WriteResponse): Buffer => Buffer.from(WriteResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): WriteResponse => WriteResponse.decode(value),
   },
+  /**
+   * Makes an empty workspace what an export says that was uploaded before; by the owner, under its lease. The end of the
+   * stream does not cancel it: asked again for the same upload it joins what runs, or answers what came of it.
+   * FAILED_PRECONDITION, INVALID_ARGUMENT: reason in details, and the workspace is empty as before.
+   */
+  import: {
+    path: "/lathe.turns.v1.TurnsService/Import" as const,
+    requestStream: false as const,
+    responseStream: true as const,
+    requestSerialize: (value: ImportRequest): Buffer => Buffer.from(ImportRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ImportRequest => ImportRequest.decode(value),
+    responseSerialize: (value: ImportResponse): Buffer => Buffer.from(ImportResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ImportResponse => ImportResponse.decode(value),
+  },
 } as const;
 
 export interface TurnsServiceServer extends UntypedServiceImplementation {
@@ -3485,6 +4207,12 @@ export interface TurnsServiceServer extends UntypedServiceImplementation {
    * ABORTED: ownership was lost and nothing was written, ask again. FAILED_PRECONDITION: reason in details.
    */
   write: handleClientStreamingCall<WriteRequest, WriteResponse>;
+  /**
+   * Makes an empty workspace what an export says that was uploaded before; by the owner, under its lease. The end of the
+   * stream does not cancel it: asked again for the same upload it joins what runs, or answers what came of it.
+   * FAILED_PRECONDITION, INVALID_ARGUMENT: reason in details, and the workspace is empty as before.
+   */
+  import: handleServerStreamingCall<ImportRequest, ImportResponse>;
 }
 
 export interface TurnsServiceClient extends Client {
@@ -3525,6 +4253,17 @@ export interface TurnsServiceClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: WriteResponse) => void,
   ): ClientWritableStream<WriteRequest>;
+  /**
+   * Makes an empty workspace what an export says that was uploaded before; by the owner, under its lease. The end of the
+   * stream does not cancel it: asked again for the same upload it joins what runs, or answers what came of it.
+   * FAILED_PRECONDITION, INVALID_ARGUMENT: reason in details, and the workspace is empty as before.
+   */
+  import(request: ImportRequest, options?: Partial<CallOptions>): ClientReadableStream<ImportResponse>;
+  import(
+    request: ImportRequest,
+    metadata?: Metadata,
+    options?: Partial<CallOptions>,
+  ): ClientReadableStream<ImportResponse>;
 }
 
 export const TurnsServiceClient = makeGenericClientConstructor(
